@@ -1,0 +1,124 @@
+// Package dispatch owns the capability registry and everything between the model's wish to call one and its result:
+// whitelist, schema, tier, policy, loop limits, handler, confirmation.
+//
+// It refuses to know HTTP faces, SQL and providers.
+//
+// Invariants: no handler runs unless every gate passed; a capability that needs confirmation takes effect only through Apply,
+// after a person's recorded acceptance; every refusal has a code the model and the client can read.
+package dispatch
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/lossless-group/gateway/tenancy"
+)
+
+// Kind says what a capability does to the world.
+type Kind string
+
+// The kinds.
+const (
+	Read    Kind = "read"
+	Preview Kind = "preview"
+	Mutate  Kind = "mutate"
+)
+
+// Capability is one registered verb.
+type Capability struct {
+	Name                 string // dot-namespaced: slide.edit
+	App                  string
+	Title                string
+	Description          string
+	OneLine              string // for the roster
+	InputSchema          json.RawMessage
+	Kind                 Kind
+	RequiredTier         tenancy.Tier
+	RequiresConfirmation bool
+	Timeout              time.Duration // 0: 30 s
+	Handler              Handler
+}
+
+// Call is one checked request to a handler. Input holds restored values.
+type Call struct {
+	ID         string
+	RunID      string
+	Tenant     tenancy.Tenant
+	ProjectID  string
+	ThreadID   string
+	Capability string
+	Input      json.RawMessage
+}
+
+// Artifact is one thing a preview shows.
+type Artifact struct {
+	Kind   string `json:"kind"`
+	Path   string `json:"path,omitempty"`
+	Mime   string `json:"mime,omitempty"`
+	Diff   string `json:"diff,omitempty"`
+	URL    string `json:"url,omitempty"`
+	Inline string `json:"inline,omitempty"`
+}
+
+// Result is what a handler answers: JSON for the model and the client.
+type Result struct {
+	Output      json.RawMessage
+	DisplayHint string
+	Failed      bool // the handler ran and says no; Output tells the model why
+}
+
+// Proposal is a preview that waits for a person. State is the handler's own opaque memory, given back to Apply or Discard.
+type Proposal struct {
+	Summary   string
+	Artifacts []Artifact
+	State     json.RawMessage
+}
+
+// Handler runs a capability that needs no confirmation.
+type Handler interface {
+	Run(ctx context.Context, c Call) (Result, error)
+}
+
+// Confirmed is implemented by handlers of capabilities that need confirmation. Preview must have no side effect.
+type Confirmed interface {
+	Handler
+	Preview(ctx context.Context, c Call) (Proposal, error)
+	Apply(ctx context.Context, c Call, state json.RawMessage) (Result, error)
+	Discard(ctx context.Context, c Call, state json.RawMessage) error
+}
+
+// Refusal codes of contract.md.
+const (
+	NotWhitelisted   = "not_whitelisted"
+	InvalidInput     = "invalid_input"
+	TierRequired     = "tier_required"
+	DisabledByPolicy = "disabled_by_policy"
+	LoopLimit        = "loop_limit"
+	HandlerFailed    = "handler_failed"
+)
+
+// Pending is a paused run waiting for a person. State is sealed by the gateway; nothing here is secret.
+type Pending struct {
+	PreviewID  string
+	RunID      string
+	Org        tenancy.OrgID
+	User       tenancy.UserID
+	ThreadID   string
+	Capability string
+	Sealed     []byte
+	Status     string // waiting, accept, discard, expired
+	DecidedBy  tenancy.UserID
+	CreatedAt  time.Time
+	ExpiresAt  time.Time
+	DecidedAt  time.Time
+}
+
+// PendingStore keeps paused runs in the organisation's own database.
+type PendingStore interface {
+	Save(ctx context.Context, org tenancy.OrgID, p Pending) error
+	// Load returns a pending run whatever its status; fault.NotFound when there is none.
+	Load(ctx context.Context, org tenancy.OrgID, previewID string) (Pending, error)
+	// Claim moves a waiting, unexpired run to the decision in one conditional update and reports whether this call did it.
+	Claim(ctx context.Context, org tenancy.OrgID, previewID, decision string, by tenancy.UserID, at time.Time) (bool, error)
+}

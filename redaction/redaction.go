@@ -1,0 +1,53 @@
+// Package redaction owns detecting sensitive spans, hiding them before text leaves, and restoring reversible ones.
+//
+// It refuses to know providers, HTTP and storage; it knows where text stands in each protocol's JSON.
+//
+// Invariants: only this package makes a Masked, and a provider accepts nothing else; detection runs on decoded strings
+// and is spliced into the raw bytes, so bytes outside spans never change; a token is a keyed function of (scope, entity,
+// value), so the same value gives the same token in every turn, worker and replica; only tokens whose value is in this
+// session's map are restored; SECRET classes are never restorable; anything that goes wrong refuses.
+package redaction
+
+import "github.com/lossless-group/gateway/chat"
+
+// Masked is a request body that has been through Session.Mask. Its fields are private so that nothing else can make one.
+type Masked struct {
+	protocol chat.Protocol
+	body     []byte
+}
+
+// Protocol is the wire format of the body.
+func (m Masked) Protocol() chat.Protocol { return m.protocol }
+
+// Bytes is the body to send. Callers must not change it.
+func (m Masked) Bytes() []byte { return m.body }
+
+// Len is the body's length in bytes.
+func (m Masked) Len() int { return len(m.body) }
+
+// Action is what happens to a span.
+type Action string
+
+// The actions, from weakest to strongest.
+const (
+	Allow    Action = "allow"
+	Flag     Action = "flag"
+	Tokenize Action = "tokenize"
+	Hash     Action = "hash"
+	Mask     Action = "mask"
+	Block    Action = "block"
+)
+
+// Finding counts what one session did, per entity and action. It never holds a value.
+type Finding struct {
+	Entity string `json:"entity"`
+	Action Action `json:"action"`
+	Count  int    `json:"count"`
+}
+
+// Span is one detection in decoded text, as byte offsets.
+type Span struct {
+	Start, End int
+	Entity     string
+	Score      float64
+}
