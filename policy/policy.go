@@ -69,6 +69,7 @@ type Decision struct {
 	RedactionProfile     string   // off, balanced, strict
 	MaxTokens            int      // 0: no cap
 	Revision             string   // "p<platform>.s<settings>"
+	Labels               []string // facts for the audit, sorted: acting_for
 	Cached               bool
 	Elapsed              time.Duration
 }

@@ -1,0 +1,176 @@
+package rego
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/metrics"
+	"github.com/open-policy-agent/opa/v1/storage"
+	"github.com/open-policy-agent/opa/v1/storage/inmem"
+	"github.com/open-policy-agent/opa/v1/topdown"
+)
+
+// The tests beside these files are not part of the policy, so the files are named one by one.
+//
+//go:embed platform/platform.rego platform/settings.rego
+var platformFiles embed.FS
+
+// source is what gets compiled: Rego files by name, and functions beyond OPA's own.
+type source struct {
+	files    map[string]string
+	builtins map[string]*topdown.Builtin
+}
+
+func platformSource() (source, error) {
+	s := source{files: map[string]string{}}
+	err := fs.WalkDir(platformFiles, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		text, err := platformFiles.ReadFile(path)
+		s.files[path] = string(text)
+		return err
+	})
+	return s, err
+}
+
+// revision is eight hexadecimal digits over names and contents.
+func (s source) revision() string {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(s.files)) {
+		for _, part := range []string{name, s.files[name]} {
+			_ = binary.Write(h, binary.LittleEndian, uint64(len(part))) // a hash does not fail
+			h.Write([]byte(part))
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:4])
+}
+
+// compiled is a policy that is ready to be asked. It is immutable and safe for concurrent use.
+type compiled struct {
+	compiler *ast.Compiler
+	builtins map[string]*topdown.Builtin
+	chat     entry
+	tool     entry
+	reads    reads
+	inputs   *builder
+	store    storage.Store
+	txn      storage.Transaction
+}
+
+// entry is one kind of question as a query: it binds one variable for each set it asks for.
+type entry struct {
+	body     ast.Body
+	compiler ast.QueryCompiler
+}
+
+// The sets a policy has to define, by the variable that is bound to them.
+const (
+	platformDeny     = ast.Var("platform_deny")
+	platformLabels   = ast.Var("platform_labels")
+	platformToolDeny = ast.Var("platform_tool_deny")
+	settingsDeny     = ast.Var("settings_deny")
+	settingsDisabled = ast.Var("settings_disabled_capabilities")
+	settingsToolDeny = ast.Var("settings_tool_deny")
+)
+
+var (
+	chatSets = []ast.Var{platformDeny, platformLabels, settingsDeny, settingsDisabled}
+	toolSets = append(slices.Clone(chatSets), platformToolDeny, settingsToolDeny)
+)
+
+func compile(ctx context.Context, src source) (*compiled, error) {
+	caps := capabilities()
+	for _, b := range src.builtins {
+		caps.Builtins = append(caps.Builtins, b.Decl)
+	}
+	modules := map[string]*ast.Module{}
+	for name, text := range src.files {
+		m, err := ast.ParseModuleWithOpts(name, text, ast.ParserOptions{RegoVersion: ast.RegoV1, Capabilities: caps})
+		if err != nil {
+			return nil, err
+		}
+		modules[name] = m
+	}
+	c := ast.NewCompiler().WithCapabilities(caps).WithStrict(true).WithDefaultRegoVersion(ast.RegoV1)
+	if c.Compile(modules); c.Failed() {
+		return nil, c.Errors
+	}
+	r, err := readsOf(c.Modules)
+	if err != nil {
+		return nil, err
+	}
+	out := &compiled{compiler: c, builtins: src.builtins, reads: r, inputs: newBuilder(r.leaves), store: inmem.New()}
+	if out.chat, err = newEntry(c, chatSets); err != nil {
+		return nil, err
+	}
+	if out.tool, err = newEntry(c, toolSets); err != nil {
+		return nil, err
+	}
+	// All documents are virtual. The store is empty and never written, so one read transaction serves every evaluation.
+	out.txn, err = out.store.NewTransaction(ctx)
+	return out, err
+}
+
+// newEntry makes one conjunction of all sets, so that a set that is undefined leaves no answer at all.
+func newEntry(c *ast.Compiler, sets []ast.Var) (entry, error) {
+	var body ast.Body
+	for _, v := range sets {
+		stage, name, _ := strings.Cut(string(v), "_")
+		ref := ast.MustParseRef("data.gateway." + stage + "." + name)
+		// A set that is nowhere defined would refuse every request; it is found here instead.
+		if len(c.GetRulesExact(ref)) == 0 {
+			return entry{}, fmt.Errorf("the policy has no rule %s", ref)
+		}
+		body.Append(ast.Equality.Expr(ast.NewTerm(ref), ast.NewTerm(v)))
+	}
+	qc := c.QueryCompiler()
+	body, err := qc.Compile(body)
+	return entry{body: body, compiler: qc}, err
+}
+
+// eval asks one entry point. Exactly one answer is an answer: none (undefined), several, an error, a panic and a stop
+// by the fuel are all errors.
+func (c *compiled) eval(ctx context.Context, e entry, input *ast.Term, f *fuel) (answer topdown.QueryResult, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			answer, err = nil, fmt.Errorf("policy evaluation panicked: %v", p)
+		}
+	}()
+	n := 0
+	err = topdown.NewQuery(e.body).
+		WithQueryCompiler(e.compiler).
+		WithCompiler(c.compiler).
+		WithBuiltins(c.builtins).
+		WithStore(c.store).
+		WithTransaction(c.txn).
+		WithMetrics(metrics.NoOp()).
+		WithCancel(f).
+		// Without this a builtin that fails makes its rule undefined, and a refusal that is undefined lets pass.
+		WithStrictBuiltinErrors(true).
+		WithInput(input).
+		Iter(ctx, func(r topdown.QueryResult) error {
+			n++
+			answer = r
+			return nil
+		})
+	switch {
+	case f.err != nil:
+		return nil, errors.Join(f.err, ctx.Err(), err)
+	case err != nil:
+		return nil, err
+	case n != 1:
+		return nil, fmt.Errorf("the policy gave %d answers, want 1", n)
+	}
+	return answer, nil
+}

@@ -1,0 +1,292 @@
+package rego
+
+import (
+	"encoding/binary"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+
+	"github.com/lossless-group/gateway/policy"
+)
+
+type action byte
+
+const (
+	actionChat action = 'c'
+	actionTool action = 't'
+)
+
+// question is one question with the caches' share of it resolved. capability is nil for a chat turn, catalogue is nil
+// when nothing that is read depends on the list of capabilities.
+type question struct {
+	in         *policy.Input
+	capability *policy.CapabilityInfo
+	step       int
+	settings   *settings
+	catalogue  *catalogue
+}
+
+// appendKey writes everything the decision can depend on: the organisation, the exact settings, and the leaves that the
+// policy reads. Each value is preceded by its length or is of fixed size, so no two questions write the same bytes.
+func appendKey(b []byte, act action, leaves []leaf, q *question) []byte {
+	b = append(b, byte(act))
+	b = appendString(b, q.in.Tenant.Org.ID.String())
+	b = appendInt(b, q.in.SettingsRevision)
+	b = binary.LittleEndian.AppendUint64(b, q.settings.id)
+	b = appendString(b, q.in.Tenant.Org.Plan) // the plan's cap is joined in Go, whether or not Rego reads the plan
+	for _, l := range leaves {
+		b = appendLeaf(b, l, q)
+	}
+	return b
+}
+
+func appendLeaf(b []byte, l leaf, q *question) []byte {
+	in, t := q.in, &q.in.Tenant
+	switch l {
+	case leafTimeHour:
+		return append(b, byte(in.Time.Hour()))
+	case leafTimeMinute:
+		return appendInt(b, int64(in.Time.Hour()*60+in.Time.Minute()))
+	case leafTimeWeekday:
+		return append(b, byte(in.Time.Weekday()))
+	case leafOrgID:
+		return b // always in the key
+	case leafOrgSlug:
+		return appendString(b, string(t.Org.Slug))
+	case leafOrgBilling:
+		return appendString(b, string(t.Org.Billing))
+	case leafOrgPlan:
+		return b // always in the key
+	case leafOrgOperating:
+		return appendBool(b, t.Org.Operating)
+	case leafSettingsDisabled:
+		// A function of the settings, which are in the key, and of the names they are asked about.
+		if len(q.settings.disabled) == 0 {
+			return b
+		}
+		if q.capability != nil {
+			return appendString(b, q.capability.Name)
+		}
+		return appendCatalogue(b, q.catalogue)
+	case leafSettingsModelAllowed:
+		if !q.settings.models.Restricted() {
+			return b
+		}
+		return appendString(b, in.Model)
+	case leafUserID:
+		return appendString(b, string(t.User))
+	case leafUserEmail:
+		return appendString(b, t.Email)
+	case leafUserRole:
+		return appendString(b, string(t.Role))
+	case leafUserTier:
+		return append(b, byte(t.Tier()))
+	case leafUserActingFor:
+		return appendBool(b, t.ActingFor)
+	case leafUserHomeOrg:
+		return appendString(b, t.HomeOrg.String())
+	case leafAuthMethod:
+		return appendString(b, t.Method)
+	case leafRequestSurface:
+		return appendString(b, string(in.Surface))
+	case leafRequestModel:
+		return appendString(b, in.Model)
+	case leafRequestProvider:
+		return appendString(b, in.Provider)
+	case leafRequestKeySource:
+		return appendString(b, in.KeySource)
+	case leafRequestStream:
+		return appendBool(b, in.Stream)
+	case leafRequestMaxTokens:
+		return appendInt(b, int64(in.MaxTokens))
+	case leafRequestProjectID:
+		return appendString(b, in.ProjectID)
+	case leafRequestProjectKind:
+		return appendString(b, in.ProjectKind)
+	case leafRequestHasImages:
+		return appendBool(b, in.HasImages)
+	case leafConversationID:
+		return appendString(b, in.ThreadID)
+	case leafConversationMessages:
+		return appendInt(b, int64(in.Messages))
+	case leafConversationChars:
+		return appendInt(b, int64(in.Chars))
+	case leafCapabilities:
+		return appendCatalogue(b, q.catalogue)
+	}
+	c := q.capability
+	if c == nil {
+		return b // a chat turn has no capability, and the key begins with the action
+	}
+	switch l {
+	case leafCapabilityName:
+		return appendString(b, c.Name)
+	case leafCapabilityKind:
+		return appendString(b, c.Kind)
+	case leafCapabilityTier:
+		return append(b, byte(c.Tier))
+	case leafCapabilityConfirms:
+		return appendBool(b, c.Confirms)
+	case leafCapabilityApp:
+		return appendString(b, c.App)
+	case leafCapabilityStep:
+		return appendInt(b, int64(q.step))
+	}
+	panic("rego: a leaf has no key")
+}
+
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+func appendInt(b []byte, n int64) []byte { return binary.AppendVarint(b, n) }
+
+func appendBool(b []byte, v bool) []byte {
+	if v {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
+func appendCatalogue(b []byte, c *catalogue) []byte {
+	return binary.LittleEndian.AppendUint64(b, c.id)
+}
+
+// builder makes input documents of the leaves a policy reads. A leaf that is not read cannot be missed, so it is not
+// built. Key terms are made once and shared by all documents: terms are immutable.
+type builder struct {
+	keys   map[string]*ast.Term
+	leaves []leaf
+}
+
+func newBuilder(leaves []leaf) *builder {
+	b := &builder{keys: map[string]*ast.Term{}, leaves: leaves}
+	for _, l := range leaves {
+		for _, k := range leafPaths[l] {
+			b.keys[k] = ast.StringTerm(k)
+		}
+	}
+	return b
+}
+
+// build returns the input document of a question.
+func (b *builder) build(q *question) *ast.Term {
+	// NewObject copies what it is given, so one buffer serves all groups.
+	items := make([][2]*ast.Term, 0, len(b.leaves)+1)
+	doc, i := make([][2]*ast.Term, 0, 8), 0
+	// Leaves stand in the order of their groups, so each group is one run of them.
+	for i < len(b.leaves) {
+		top := leafPaths[b.leaves[i]][0]
+		items = items[:0]
+		var settings [][2]*ast.Term
+		for ; i < len(b.leaves) && leafPaths[b.leaves[i]][0] == top; i++ {
+			l := b.leaves[i]
+			path := leafPaths[l]
+			v := b.value(l, q)
+			switch {
+			case v == nil:
+			case len(path) == 1:
+				doc = append(doc, ast.Item(b.keys[top], v))
+			case len(path) == 3:
+				settings = append(settings, ast.Item(b.keys[path[2]], v))
+			default:
+				items = append(items, ast.Item(b.keys[path[1]], v))
+			}
+		}
+		if settings != nil {
+			items = append(items, ast.Item(b.keys["settings"], ast.ObjectTerm(settings...)))
+		}
+		if len(items) > 0 {
+			doc = append(doc, ast.Item(b.keys[top], ast.ObjectTerm(items...)))
+		}
+	}
+	return ast.ObjectTerm(doc...)
+}
+
+// value returns the term of a leaf, nil when this question has none.
+func (b *builder) value(l leaf, q *question) *ast.Term {
+	in, t := q.in, &q.in.Tenant
+	switch l {
+	case leafTimeHour:
+		return ast.InternedTerm(in.Time.Hour())
+	case leafTimeMinute:
+		return ast.InternedTerm(in.Time.Hour()*60 + in.Time.Minute())
+	case leafTimeWeekday:
+		return ast.InternedTerm(in.Time.Weekday().String())
+	case leafOrgID:
+		return ast.StringTerm(t.Org.ID.String())
+	case leafOrgSlug:
+		return ast.StringTerm(string(t.Org.Slug))
+	case leafOrgBilling:
+		return ast.InternedTerm(string(t.Org.Billing))
+	case leafOrgPlan:
+		return ast.StringTerm(t.Org.Plan)
+	case leafOrgOperating:
+		return ast.InternedTerm(t.Org.Operating)
+	case leafSettingsDisabled:
+		return q.settings.disabledTerm(q)
+	case leafSettingsModelAllowed:
+		return ast.InternedTerm(q.settings.models.Allow(in.Model))
+	case leafUserID:
+		return ast.StringTerm(string(t.User))
+	case leafUserEmail:
+		return ast.StringTerm(t.Email)
+	case leafUserRole:
+		return ast.InternedTerm(string(t.Role))
+	case leafUserTier:
+		return ast.InternedTerm(t.Tier().String())
+	case leafUserActingFor:
+		if !t.ActingFor {
+			return ast.InternedNullTerm
+		}
+		return ast.StringTerm(t.Org.ID.String())
+	case leafUserHomeOrg:
+		return ast.StringTerm(t.HomeOrg.String())
+	case leafAuthMethod:
+		return ast.InternedTerm(t.Method)
+	case leafRequestSurface:
+		return ast.InternedTerm(string(in.Surface))
+	case leafRequestModel:
+		return ast.StringTerm(in.Model)
+	case leafRequestProvider:
+		return ast.StringTerm(in.Provider)
+	case leafRequestKeySource:
+		return ast.InternedTerm(in.KeySource)
+	case leafRequestStream:
+		return ast.InternedTerm(in.Stream)
+	case leafRequestMaxTokens:
+		return ast.InternedTerm(in.MaxTokens)
+	case leafRequestProjectID:
+		return ast.StringTerm(in.ProjectID)
+	case leafRequestProjectKind:
+		return ast.StringTerm(in.ProjectKind)
+	case leafRequestHasImages:
+		return ast.InternedTerm(in.HasImages)
+	case leafConversationID:
+		return ast.StringTerm(in.ThreadID)
+	case leafConversationMessages:
+		return ast.InternedTerm(in.Messages)
+	case leafConversationChars:
+		return ast.InternedTerm(in.Chars)
+	case leafCapabilities:
+		return q.catalogue.term()
+	}
+	c := q.capability
+	if c == nil {
+		return nil
+	}
+	switch l {
+	case leafCapabilityName:
+		return ast.StringTerm(c.Name)
+	case leafCapabilityKind:
+		return ast.InternedTerm(c.Kind)
+	case leafCapabilityTier:
+		return ast.InternedTerm(c.Tier.String())
+	case leafCapabilityConfirms:
+		return ast.InternedTerm(c.Confirms)
+	case leafCapabilityApp:
+		return ast.StringTerm(c.App)
+	case leafCapabilityStep:
+		return ast.InternedTerm(q.step)
+	}
+	panic("rego: a leaf has no value")
+}

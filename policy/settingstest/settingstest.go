@@ -1,0 +1,106 @@
+// Package settingstest holds the rules every policy.SettingsStore keeps, as a suite of tests.
+//
+// It refuses to know which store it tests, and what settings mean.
+package settingstest
+
+import (
+	"encoding/json"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lossless-group/gateway/fault"
+	"github.com/lossless-group/gateway/policy"
+	"github.com/lossless-group/gateway/tenancy"
+)
+
+var (
+	acme  = tenancy.MustOrgID("acme.example")
+	globe = tenancy.MustOrgID("globe.example")
+	start = time.Date(2026, 11, 3, 10, 0, 0, 0, time.UTC)
+)
+
+// Run checks a store. open returns an empty one; it is called once per test.
+func Run(t *testing.T, open func(t *testing.T) policy.SettingsStore) {
+	t.Run("nothing saved is revision 0", func(t *testing.T) {
+		got, err := open(t).Settings(t.Context(), acme)
+		must(t, err)
+		if d := cmp.Diff(tenancy.SettingsDoc{}, got); d != "" {
+			t.Error(d)
+		}
+	})
+	t.Run("revisions rise by one, per organisation", func(t *testing.T) {
+		s := open(t)
+		for i := range int64(3) {
+			rev, err := s.PutSettings(t.Context(), acme, i, json.RawMessage(fmt.Sprintf(`{"n":%d}`, i)), "ann", start)
+			must(t, err)
+			if rev != i+1 {
+				t.Errorf("revision %d, want %d", rev, i+1)
+			}
+		}
+		rev, err := s.PutSettings(t.Context(), globe, 0, json.RawMessage(`{}`), "bob", start)
+		must(t, err)
+		if rev != 1 {
+			t.Errorf("revision %d, want 1", rev)
+		}
+		got, err := s.Settings(t.Context(), acme)
+		must(t, err)
+		if d := cmp.Diff(tenancy.SettingsDoc{Revision: 3, JSON: json.RawMessage(`{"n":2}`)}, got); d != "" {
+			t.Error(d)
+		}
+	})
+	t.Run("a stale revision is a conflict", func(t *testing.T) {
+		s := open(t)
+		_, err := s.PutSettings(t.Context(), acme, 0, json.RawMessage(`{"n":1}`), "ann", start)
+		must(t, err)
+		for _, expect := range []int64{0, 2, -1} {
+			if _, err := s.PutSettings(t.Context(), acme, expect, json.RawMessage(`{}`), "bob", start); !fault.Is(err, fault.Conflict) {
+				t.Errorf("expecting %d: %v, want a conflict", expect, err)
+			}
+		}
+		got, err := s.Settings(t.Context(), acme)
+		must(t, err)
+		if d := cmp.Diff(tenancy.SettingsDoc{Revision: 1, JSON: json.RawMessage(`{"n":1}`)}, got); d != "" {
+			t.Error(d)
+		}
+	})
+	t.Run("many writers, one winner", func(t *testing.T) {
+		s := open(t)
+		var wins atomic.Int64
+		var wg sync.WaitGroup
+		for range 12 {
+			wg.Go(func() {
+				switch _, err := s.PutSettings(t.Context(), acme, 0, json.RawMessage(`{}`), "ann", start); {
+				case err == nil:
+					wins.Add(1)
+				case !fault.Is(err, fault.Conflict):
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if wins.Load() != 1 {
+			t.Errorf("%d winners, want 1", wins.Load())
+		}
+	})
+	t.Run("no organisation is refused", func(t *testing.T) {
+		s := open(t)
+		if _, err := s.Settings(t.Context(), tenancy.OrgID{}); err == nil {
+			t.Error("read")
+		}
+		if _, err := s.PutSettings(t.Context(), tenancy.OrgID{}, 0, json.RawMessage(`{}`), "ann", start); err == nil {
+			t.Error("written")
+		}
+	})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
