@@ -1,0 +1,170 @@
+package redaction
+
+// The byte classes of the scan. A run is a stretch of bytes a key, number or checksum code may be made of.
+const (
+	cRun uint8 = 1 << iota
+	cDigit
+	cDash
+	cAt
+)
+
+// minKeyRun is the length below which no run can hold a JWT or a vendor's key.
+const minKeyRun = 16
+
+var class = func() (t [256]uint8) {
+	for c := 0; c < 128; c++ {
+		b := byte(c)
+		switch {
+		case isDigit(b):
+			t[c] = cRun | cDigit
+		case isLetter(b), b == '_', b == '.', b == '+', b == '/', b == '=':
+			t[c] = cRun
+		case b == '-':
+			t[c] = cRun | cDash
+		case b == '@':
+			t[c] = cAt
+		}
+	}
+	return t
+}()
+
+func isDigit(b byte) bool  { return b-'0' < 10 }
+func isLetter(b byte) bool { return b|0x20-'a' < 26 }
+func isAlnum(b byte) bool  { return isDigit(b) || isLetter(b) }
+
+// scanner collects the spans of one text. It is reused from text to text.
+type scanner struct {
+	spans []span
+}
+
+// scan finds all enabled entities of s in one pass and leaves them, unsorted and possibly overlapping, in sc.spans.
+// Time is linear in len(s): each candidate looks at a bounded number of bytes or moves the scan past what it looked at.
+func (sc *scanner) scan(s string, on entitySet) {
+	sc.spans = sc.spans[:0]
+	if on == 0 {
+		return
+	}
+	n := len(s)
+	for i := 0; i < n; {
+		c := class[s[i]]
+		if c&cRun == 0 {
+			if c&cAt != 0 {
+				i = sc.around(s, atSign, i, i+1, on)
+				continue
+			}
+			i++
+			continue
+		}
+		start, f := i, c
+		for i++; i < n; i++ {
+			c = class[s[i]]
+			if c&cRun == 0 {
+				break
+			}
+			f |= c
+		}
+		if f&cDigit == 0 && i-start < 10 {
+			continue
+		}
+		i = sc.run(s, start, i, f, on)
+	}
+}
+
+// run looks into the run [start, end) and returns where the scan goes on.
+func (sc *scanner) run(s string, start, end int, f uint8, on entitySet) int {
+	next := end
+	if f&cDash != 0 && end-start >= len(pemBegin) && s[end-len(pemBegin):end] == pemBegin {
+		next = max(next, sc.head(s, pemStart, end-len(pemBegin), on))
+	}
+	if end-start >= minKeyRun {
+		for j := start; j < end; {
+			if (j == 0 || !isAlnum(s[j-1])) && keyMayStart(s, j) {
+				if e := sc.head(s, keyStart, j, on); e > j {
+					j = e
+					continue
+				}
+			}
+			j++
+		}
+	}
+	if f&cDigit != 0 {
+		for j := start; j < end; {
+			if !isDigit(s[j]) {
+				j++
+				continue
+			}
+			g := j + 1
+			for g < end && isDigit(s[g]) {
+				g++
+			}
+			j = sc.around(s, digitGroup, j, g, on)
+		}
+		// A number may go on over spaces; what it covers needs no second look.
+		if k := len(sc.spans); k > 0 {
+			next = max(next, sc.spans[k-1].end)
+		}
+	}
+	return next
+}
+
+// around asks the validators of an anchor and returns the end of the widest span found, at least to.
+func (sc *scanner) around(s string, a anchor, from, to int, on entitySet) int {
+	next := to
+	for _, e := range anchored[a] {
+		if !on.has(e) {
+			continue
+		}
+		if start, end := catalogue[e].find(s, from, to); start >= 0 {
+			sc.spans = append(sc.spans, span{start, end, e})
+			if end > next {
+				next = end
+			}
+		}
+	}
+	return next
+}
+
+// head asks the head validators of an anchor and returns the end of the span found, or i.
+func (sc *scanner) head(s string, a anchor, i int, on entitySet) int {
+	prev := byte(0)
+	if i > 0 {
+		prev = s[i-1]
+	}
+	for _, e := range anchored[a] {
+		if !on.has(e) {
+			continue
+		}
+		if m := catalogue[e].head(s, i, prev, false); m.v == yes {
+			sc.spans = append(sc.spans, span{i, m.end, e})
+			return m.end
+		}
+	}
+	return i
+}
+
+// settle sorts the spans and merges those that overlap. The union stays covered; the stronger action names it, then the
+// longer span, then the higher score.
+func (sc *scanner) settle(actions *[entityCount]Action) []span {
+	sp := sc.spans
+	for i := 1; i < len(sp); i++ {
+		for j := i; j > 0 && (sp[j].start < sp[j-1].start || sp[j].start == sp[j-1].start && sp[j].end > sp[j-1].end); j-- {
+			sp[j], sp[j-1] = sp[j-1], sp[j]
+		}
+	}
+	out := sp[:0]
+	for _, x := range sp {
+		if k := len(out) - 1; k >= 0 && x.start < out[k].end {
+			y := &out[k]
+			dx, dy := severity(actions[x.ent]), severity(actions[y.ent])
+			lx, ly := x.end-x.start, y.end-y.start
+			if dx > dy || dx == dy && (lx > ly || lx == ly && catalogue[x.ent].score > catalogue[y.ent].score) {
+				y.ent = x.ent
+			}
+			y.end = max(y.end, x.end)
+			continue
+		}
+		out = append(out, x)
+	}
+	sc.spans = out
+	return out
+}
