@@ -94,6 +94,7 @@ type Session struct {
 	order   []*entry
 	long    bool // a token with more letters exists
 	counts  [entityCount][len(actionOrder)]int
+	counted map[valueKey]bool // a value is one finding, however often the conversation is sent
 	scanner scanner
 }
 
@@ -301,7 +302,13 @@ func (s *Session) replace(e entity, value string, operator bool) (string, Action
 	if act == Mask {
 		repl = s.label(e, value)
 	}
-	s.counts[e][severity(act)]++
+	if k := (valueKey{e, value}); !s.counted[k] {
+		if s.counted == nil {
+			s.counted = map[valueKey]bool{}
+		}
+		s.counted[valueKey{e, strings.Clone(value)}] = true
+		s.counts[e][severity(act)]++
+	}
 	return repl, act
 }
 
@@ -386,7 +393,7 @@ func (s *Session) MaskText(text string) string {
 	return b.String()
 }
 
-// Findings tells what was done so far in both directions, sorted by entity and action.
+// Findings tells what was done so far in both directions, sorted by entity and action: distinct values, not occurrences.
 func (s *Session) Findings() []Finding {
 	var out []Finding
 	for e := range s.counts {

@@ -426,7 +426,8 @@ func (p place) member(key, kind string, str bool) place {
 		return placeSkip
 	case "schema":
 		return placeSchema
-	case "type", "id", "role", "model", "signature", "media_type", "encrypted_content", "encrypted_index", "encrypted_stdout":
+	case "type", "id", "role", "model", "signature", "media_type", "encrypted_content", "encrypted_index", "encrypted_stdout", "authorization_token":
+		// The last is the credential a caller gives the provider for an MCP server: hiding it would break what it is for.
 		if str {
 			return placeSkip
 		}
