@@ -1,0 +1,151 @@
+package anthropic
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/lossless-group/gateway/fault"
+	"github.com/lossless-group/gateway/keyring"
+	wire "github.com/lossless-group/gateway/wire/anthropic"
+)
+
+// maxRetryAfter bounds what a provider may tell us to wait.
+const maxRetryAfter = 24 * time.Hour
+
+// callerLeft is the fault for a caller whose context ended.
+func callerLeft(ctx context.Context) *fault.Error {
+	cause := context.Cause(ctx)
+	if errors.Is(cause, context.DeadlineExceeded) {
+		return fault.Wrap(fault.Timeout, opOpen, "upstream_timeout", "The provider did not answer in the time this request has. Try again.", cause)
+	}
+	return fault.Wrap(fault.Canceled, opOpen, "canceled", "The request was canceled.", cause)
+}
+
+// scrubber returns a function that takes the key out of a text, also where it stands as a JSON string.
+func scrubber(k keyring.Secret) func(string) string {
+	return func(s string) string {
+		v := k.Reveal()
+		if v == "" || s == "" {
+			return s
+		}
+		s = strings.ReplaceAll(s, v, "[secret]")
+		if j, err := json.Marshal(v); err == nil && len(j) > 2 {
+			s = strings.ReplaceAll(s, string(j[1:len(j)-1]), "[secret]")
+		}
+		return s
+	}
+}
+
+// scrubError takes the key, and the URL of a *url.Error, out of an error that goes to our logs.
+func (x *exchange) scrubError(err error) error {
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		err = ue.Err
+	}
+	text := err.Error()
+	if clean := x.scrub(text); clean != text {
+		return errors.New(clean)
+	}
+	return err
+}
+
+// sendFault is the fault for a request that got no response.
+func (p *Provider) sendFault(x *exchange, err error) error {
+	if f := p.ownFault(x, opOpen); f != nil {
+		return f
+	}
+	err = x.scrubError(err)
+	var ne net.Error
+	if errors.As(err, &ne) && ne.Timeout() {
+		return fault.Wrap(fault.Timeout, opOpen, "upstream_timeout", "The provider did not answer in time. Try again.", err)
+	}
+	return fault.Wrap(fault.Upstream, opOpen, "upstream_unreachable", "The provider cannot be reached. Try again in a moment.", err)
+}
+
+// answerFault is the fault for a response that is not a success. It reads the body up to the configured limit.
+func (p *Provider) answerFault(x *exchange, res *http.Response) error {
+	body, err := io.ReadAll(io.LimitReader(x.body, p.maxErrorBody))
+	if err != nil {
+		if f := p.ownFault(x, opOpen); f != nil && f.Kind == fault.Canceled {
+			return f // whoever asked is gone; anything else still has a status worth telling
+		}
+	}
+	kind, message := wire.ParseError(body)
+	detail := &fault.UpstreamDetail{Provider: p.name, Status: res.StatusCode, Type: x.scrub(kind), Message: x.scrub(message)}
+	f := statusFault(res.StatusCode)
+	f.Op, f.Upstream = opOpen, detail
+	f.RetryAfter = retryAfter(res.Header, p.now())
+	if kind == "" {
+		f.Cause = errors.New("status " + strconv.Itoa(res.StatusCode) + ", body: " + excerpt(x.scrub(string(body))))
+	}
+	return f
+}
+
+// statusFault maps a status of the provider to kind, code and public sentence.
+func statusFault(status int) *fault.Error {
+	switch {
+	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusPaymentRequired:
+		return fault.New(fault.Forbidden, "", "provider_key_rejected", "The provider rejected the key that pays for this request. Check the key, its permissions and its credit.")
+	case status == http.StatusTooManyRequests:
+		return fault.New(fault.RateLimited, "", "upstream_rate_limited", "The provider's rate limit is reached. Try again later.")
+	case status == wire.StatusOverloaded, status == http.StatusServiceUnavailable:
+		return fault.New(fault.Unavailable, "", "upstream_overloaded", "The provider is overloaded. Try again in a moment.")
+	case status == http.StatusRequestTimeout, status == http.StatusGatewayTimeout:
+		return fault.New(fault.Timeout, "", "upstream_timeout", "The provider did not answer in time. Try again.")
+	case status >= 400 && status < 500:
+		return fault.New(fault.Invalid, "", "upstream_rejected", "The provider did not accept the request. Change it as its message says.")
+	}
+	return fault.New(fault.Upstream, "", "upstream_error", "The provider failed. Try again.")
+}
+
+// retryAfter reads retry-after-ms, or retry-after as seconds or as a date. It is zero when the provider gave none.
+func retryAfter(h http.Header, now time.Time) time.Duration {
+	if ms, ok := number(h.Get("Retry-After-Ms")); ok {
+		return bound(ms / 1000)
+	}
+	v := h.Get("Retry-After")
+	if s, ok := number(v); ok {
+		return bound(s)
+	}
+	if at, err := http.ParseTime(v); err == nil {
+		return bound(at.Sub(now).Seconds())
+	}
+	return 0
+}
+
+func number(s string) (float64, bool) {
+	f, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
+	return f, err == nil && !math.IsNaN(f) && !math.IsInf(f, 0)
+}
+
+func bound(seconds float64) time.Duration {
+	if seconds <= 0 {
+		return 0
+	}
+	if seconds >= maxRetryAfter.Seconds() {
+		return maxRetryAfter
+	}
+	return time.Duration(seconds * float64(time.Second))
+}
+
+// excerpt is the beginning of a body for our logs.
+func excerpt(s string) string {
+	const most = 300
+	if len(s) > most {
+		s = s[:most]
+	}
+	if !utf8.ValidString(s) {
+		s = strings.ToValidUTF8(s, "?")
+	}
+	return s
+}
