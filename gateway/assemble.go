@@ -1,0 +1,257 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"sort"
+	"time"
+
+	"github.com/lossless-group/gateway/cache"
+	"github.com/lossless-group/gateway/chat"
+	"github.com/lossless-group/gateway/dispatch"
+	"github.com/lossless-group/gateway/fault"
+	"github.com/lossless-group/gateway/policy"
+	"github.com/lossless-group/gateway/redaction"
+	"github.com/lossless-group/gateway/tenancy"
+	"github.com/lossless-group/gateway/transcript"
+	"github.com/lossless-group/gateway/wire/anthropic"
+)
+
+// toolNames is the per-request table between capability names and the names the model sees.
+type toolNames = anthropic.Names
+
+// encodePrompt writes our own prompt in a provider's protocol.
+func encodePrompt(p chat.Protocol, prompt chat.Prompt) ([]byte, error) {
+	if p == chat.AnthropicMessages {
+		return anthropic.Encode(prompt)
+	}
+	return nil, fault.New(fault.Unsupported, "gateway.encodePrompt", "protocol_unsupported", "The model's provider speaks a protocol the agent cannot use yet. Choose another model.")
+}
+
+// assemble decides what the model is told: on a compatible surface the edits to the caller's own body, on the agent surface the
+// slabs, the tools, the history and the new message.
+func (g *Gateway) assemble(ctx context.Context, t *turn) error {
+	began := g.Clock()
+	defer func() { t.timing.Assemble = g.Clock().Sub(began) }()
+	if t.req.Native != nil {
+		return g.assembleNative(t)
+	}
+	if err := g.recall(ctx, t); err != nil {
+		return err
+	}
+	t.said = append([]chat.Message(nil), t.req.Messages...)
+	return g.equip(t)
+}
+
+func (g *Gateway) assembleNative(t *turn) error {
+	n := t.req.Native
+	if n.Protocol != t.route.Provider.Protocol() {
+		return fault.New(fault.Unsupported, "gateway.assemble", "protocol_unsupported", "Model "+t.req.Model+" cannot be reached through this API. Use one whose provider speaks it.").At("/model")
+	}
+	if t.route.Model != t.req.Model {
+		t.edits = append(t.edits, n.RenameModel(t.route.Model))
+	}
+	if cap := t.decision.MaxTokens; cap > 0 && t.req.MaxTokens > cap {
+		t.edits = append(t.edits, n.CapTokens(cap))
+	}
+	if len(n.Tools) == 0 || len(t.decision.DisabledCapabilities) == 0 {
+		return nil
+	}
+	gone := map[string]bool{}
+	for _, name := range n.Tools {
+		if t.decision.Disabled(name) || t.decision.Disabled(n.CanonicalTool(name)) {
+			gone[name] = true
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	edits, err := n.RemoveTools(gone)
+	t.edits = append(t.edits, edits...)
+	return err
+}
+
+// clientTools tells policy the names of the caller's own tools, in their wire form and in the form capabilities have.
+func clientTools(n *Native) []policy.CapabilityInfo {
+	if len(n.Tools) == 0 {
+		return nil
+	}
+	seen := map[string]bool{}
+	var out []policy.CapabilityInfo
+	for _, name := range n.Tools {
+		for _, s := range []string{name, n.CanonicalTool(name)} {
+			if s != "" && !seen[s] {
+				seen[s] = true
+				out = append(out, policy.CapabilityInfo{Name: s, Kind: "client"})
+			}
+		}
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	return out
+}
+
+// recall loads the thread: its earlier turns as history and the map that restores their tokens. A request of several messages
+// carries its own history and recalls only the map.
+func (g *Gateway) recall(ctx context.Context, t *turn) error {
+	turns, err := g.thread(ctx, t.tenant.Org.ID, t.tenant.User, t.req.ThreadID)
+	if err != nil {
+		return err
+	}
+	if len(turns) == 0 {
+		return nil
+	}
+	last := turns[len(turns)-1]
+	t.index = last.Index + 1
+	for i := len(turns) - 1; i >= 0; i-- { // the newest map holds all older entries of its thread
+		if len(turns[i].SealedMap) > 0 {
+			if err := g.loadMap(t.session, turns[i]); err != nil {
+				return err
+			}
+			break
+		}
+	}
+	if len(t.req.Messages) > 1 {
+		return nil
+	}
+	first, size := len(turns), 0
+	for ; first > 0; first-- {
+		for _, m := range turns[first-1].Messages {
+			for _, p := range m.Parts {
+				size += len(p.Text) + len(p.Input) + len(p.Raw)
+			}
+		}
+		if size > g.HistoryBytes {
+			t.warnings = append(t.warnings, Warning{Code: "history_trimmed", Message: "The oldest turns of this conversation no longer fit and were left out."})
+			break
+		}
+	}
+	for _, old := range turns[first:] {
+		if replayable(old) {
+			t.history = append(t.history, old.Messages...)
+		}
+	}
+	return nil
+}
+
+// replayable reports whether a turn is a whole exchange: a cut or refused answer would leave two user messages in a row, or a tool
+// call without its result.
+func replayable(t transcript.Turn) bool {
+	n := len(t.Messages)
+	if n < 2 || t.Messages[n-1].Role != chat.Assistant || t.Status == Refused || t.Status == Awaiting {
+		return false
+	}
+	for _, p := range t.Messages[n-1].Parts {
+		if p.Kind == chat.PartToolCall {
+			return false
+		}
+	}
+	return true
+}
+
+func (g *Gateway) loadMap(s *redaction.Session, from transcript.Turn) error {
+	const op = "gateway.loadMap"
+	raw, err := g.Sealer.OpenBlob(from.Org, purposeMap, from.ID, from.SealedMap)
+	if err != nil {
+		return fault.Wrap(fault.Internal, op, "restore_map", "The conversation's redaction map cannot be opened. Start a new thread and tell an operator.", err)
+	}
+	var entries []redaction.Entry
+	if err := json.Unmarshal(raw, &entries); err != nil {
+		return fault.Wrap(fault.Internal, op, "restore_map", "The conversation's redaction map cannot be read. Start a new thread and tell an operator.", err)
+	}
+	s.Load(entries)
+	return nil
+}
+
+// Purposes of sealed blobs; each is bound into the seal.
+const (
+	purposeMap     = "redaction-map"
+	purposePending = "pending-run"
+)
+
+// equip gives the turn its tools, gates and slabs. It runs again when a paused run is resumed, under the policy of that moment.
+func (g *Gateway) equip(t *turn) error {
+	tier := t.tenant.Tier()
+	caps := g.Registry.View(tier, t.decision.Disabled)
+	allowed, unmatched := g.Registry.Match(t.req.Tools)
+	if len(unmatched) > 0 {
+		return fault.Invalidf("gateway.equip", "/tools", "No capability matches %q. GET /api/agent/capabilities lists what this app offers.", unmatched[0])
+	}
+	t.allowed = allowed
+	views := make([]cache.CapabilityView, len(caps))
+	for i, c := range caps {
+		views[i] = cache.CapabilityView{Name: c.Name, Tool: anthropic.EncodeName(c.Name), OneLine: c.OneLine, Kind: string(c.Kind), Confirms: c.RequiresConfirmation}
+	}
+	// The table knows the whole registry, so that a call of a disabled capability is refused as disabled and not as unknown.
+	all := g.Registry.View(tenancy.TierAdmin, nil)
+	names := make([]string, len(all))
+	for i, c := range all {
+		names[i] = c.Name
+	}
+	var err error
+	if t.names, err = anthropic.NewNames(names); err != nil {
+		return err
+	}
+	if t.gates, err = dispatch.NewTurn(dispatch.TurnConfig{
+		Registry: g.Registry, Tenant: t.tenant, Whitelist: allowed, Disabled: t.decision.Disabled, Decide: g.decideTool(t),
+		Clock: g.Clock, ProjectID: t.req.ProjectID, ThreadID: t.req.ThreadID, RunID: t.id,
+	}); err != nil {
+		return err
+	}
+	max := t.req.MaxTokens
+	if max == 0 {
+		max = g.MaxTokens
+	}
+	if cap := t.decision.MaxTokens; cap > 0 && max > cap {
+		max = cap
+	}
+	prompt, report := cache.Assemble(cache.Input{
+		OrgID: t.tenant.Org.ID, OrgName: t.tenant.Org.Name, Capabilities: views, Tools: dispatch.Tools(caps, anthropic.EncodeName),
+		Context: t.req.Context, Whitelist: allowed, Alignment: t.req.Alignment, Model: t.route.Model, MaxTokens: max, Stream: true,
+		Messages: append(append([]chat.Message(nil), t.history...), t.said...),
+	})
+	t.prompt, t.spine = prompt, report.SpineHash
+	for _, w := range report.Warnings {
+		t.warnings = append(t.warnings, Warning{Code: "context_left_out", Message: w})
+	}
+	return nil
+}
+
+// decideTool asks policy about one call, with the settings of this moment: a switch flipped during a long turn counts.
+func (g *Gateway) decideTool(t *turn) func(context.Context, dispatch.Capability, int) (bool, []fault.Reason, error) {
+	return func(ctx context.Context, c dispatch.Capability, step int) (bool, []fault.Reason, error) {
+		in, err := g.policyInput(ctx, t)
+		if err != nil {
+			return false, nil, err
+		}
+		began := g.Clock()
+		d, err := g.Policy.DecideTool(ctx, policy.ToolInput{Input: in, Capability: info(c), Step: step})
+		g.Observer.Decided(g.Clock().Sub(began), d.Cached, d.Allow, err != nil)
+		return d.Allow && err == nil, d.Deny, err
+	}
+}
+
+func (g *Gateway) capabilityInfo() []policy.CapabilityInfo {
+	all := g.Registry.View(tenancy.TierAdmin, nil)
+	out := make([]policy.CapabilityInfo, len(all))
+	for i, c := range all {
+		out[i] = info(c)
+	}
+	return out
+}
+
+func info(c dispatch.Capability) policy.CapabilityInfo {
+	return policy.CapabilityInfo{Name: c.Name, Kind: string(c.Kind), Tier: c.RequiredTier, Confirms: c.RequiresConfirmation, App: c.App}
+}
+
+// zone resolves an organisation's time zone once.
+func (g *Gateway) zone(name string) *time.Location {
+	if z, ok := g.zones.Load(name); ok {
+		return z.(*time.Location)
+	}
+	z, err := time.LoadLocation(name)
+	if err != nil {
+		z = time.UTC
+	}
+	g.zones.Store(name, z)
+	return z
+}

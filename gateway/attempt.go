@@ -1,0 +1,414 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/lossless-group/gateway/billing"
+	"github.com/lossless-group/gateway/chat"
+	"github.com/lossless-group/gateway/fault"
+	"github.com/lossless-group/gateway/keyring"
+	"github.com/lossless-group/gateway/provider"
+	"github.com/lossless-group/gateway/redaction"
+	"github.com/lossless-group/gateway/wire/anthropic"
+)
+
+// answer is what one model call said.
+type answer struct {
+	stop  chat.Stop
+	calls []toolCall
+}
+
+// toolCall is the model's wish to call a capability. Input is in the redacted form the model wrote.
+type toolCall struct {
+	ID    string          `json:"id"`
+	Wire  string          `json:"wire"`
+	Input json.RawMessage `json:"input"`
+}
+
+// costSum adds attempts' costs; one unpriced attempt makes the sum unknown.
+type costSum struct {
+	pico  billing.Pico
+	known bool
+}
+
+// ended returns why the gateway itself ended the turn, such as a shutdown, nil when it did not. The caller is still there and is told.
+func ended(ctx context.Context) *fault.Error {
+	var fe *fault.Error
+	if ctx.Err() != nil && errors.As(context.Cause(ctx), &fe) {
+		return fe
+	}
+	return nil
+}
+
+// errGone says that the caller left; it never reaches a surface, there is nobody to tell.
+var errGone = fault.New(fault.Canceled, "gateway.attempt", "canceled", "The caller went away.")
+
+// attempt makes one physical call: journal it, open it, show what comes, restore what was hidden, settle it. The call runs on a
+// context of its own, because a caller who leaves must neither cost us the usage nor leave the provider generating for nobody: before the
+// provider has answered it is cancelled at once, after that it is read on within DrainFor and DrainBytes for its usage and then cancelled.
+func (g *Gateway) attempt(ctx context.Context, t *turn, body redaction.Masked, sink Sink) (ans answer, err error) {
+	a := g.newAttempt(t, body)
+	if err := g.Journal.Opened(a); err != nil {
+		return ans, err
+	}
+	var o billing.Outcome
+	defer func() { g.settle(ctx, t, a, o) }()
+
+	call, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	var accepted atomic.Bool
+	stopWatching := context.AfterFunc(ctx, func() {
+		if accepted.Load() && ended(ctx) == nil {
+			time.AfterFunc(g.DrainFor, cancel)
+			return
+		}
+		cancel()
+	})
+	defer stopWatching()
+
+	sent := g.Clock()
+	t.overhead = sent.Sub(t.started)
+	st, err := t.route.Provider.Open(call, provider.Call{
+		Attempt: a.ID, Model: t.route.Model, Key: t.secret, Body: body, Stream: t.prompt.Stream || t.req.Stream, Forward: forward(t),
+	})
+	o.EndedAt = g.Clock()
+	if err != nil {
+		o.Status = openFailure(ctx, err)
+		return ans, g.explain(t, err)
+	}
+	defer st.Close()
+	accepted.Store(true)
+	if ctx.Err() != nil { // the caller left between the two lines above
+		time.AfterFunc(g.DrainFor, cancel)
+	}
+	t.timing.Upstream += o.EndedAt.Sub(sent)
+
+	show := &show{g: g, t: t, sink: sink, stream: t.session.Stream(), cancelLater: func() { time.AfterFunc(g.DrainFor, cancel) }}
+	ans, err = show.all(ctx, st)
+	o.Usage, o.Told = st.Usage()
+	o.DeliveredBytes, o.EndedAt, o.Final = show.received, g.Clock(), show.ended
+	switch {
+	case show.gone:
+		o.Status = billing.StatusCancelled
+		t.status = Cancelled
+	case err == nil:
+		o.Status = billing.StatusOK
+	default:
+		o.Status = billing.StatusCut
+	}
+	return ans, err
+}
+
+// newAttempt describes the call for the journal before it is made.
+func (g *Gateway) newAttempt(t *turn, body redaction.Masked) billing.Attempt {
+	return billing.Attempt{
+		ID: t.id + "." + strconv.Itoa(t.step), RunID: t.id, Org: t.tenant.Org.ID, User: t.tenant.User, HomeOrg: t.tenant.HomeOrg,
+		ProjectID: t.req.ProjectID, ThreadID: t.req.ThreadID, Surface: t.req.Surface, Provider: t.route.Provider.Name(),
+		Model: t.route.Model, Requested: t.req.Model, KeySource: string(t.key.Source), KeyID: t.key.KeyID, Step: t.step, Try: 1,
+		StartedAt: g.Clock(), InputHint: billing.EstimateTokens(int64(body.Len())),
+	}
+}
+
+func forward(t *turn) map[string][]string {
+	if t.req.Native == nil {
+		return nil
+	}
+	return t.req.Native.Forward
+}
+
+// openFailure says what a failed Open owes: a provider that answered an error, or was never reached, owes nothing; one that may have
+// received the request and fell silent is estimated.
+func openFailure(ctx context.Context, err error) string {
+	fe := fault.From(err)
+	switch {
+	case fe.Upstream != nil && fe.Upstream.Status != 0, fe.Code == "upstream_unreachable":
+		return billing.StatusUpstreamError
+	case ctx.Err() != nil || fe.Kind == fault.Canceled:
+		return billing.StatusCancelled
+	}
+	return billing.StatusCut
+}
+
+// explain turns a provider's refusal into what this caller can do about it.
+func (g *Gateway) explain(t *turn, err error) error {
+	fe := *fault.From(err)
+	if fe.Code != "provider_key_rejected" {
+		return &fe
+	}
+	p := t.route.Provider.Name()
+	if t.key.Source == keyring.SourceUser {
+		fe.Kind, fe.Code = fault.Payment, "byok_invalid"
+		fe.Public = "The provider " + p + " rejected your key. Replace it in the keys panel."
+		fe.Action = &fault.Action{Kind: "replace_key", Provider: p, URL: "/console/me/keys"}
+		return &fe
+	}
+	fe.Kind = fault.Upstream
+	fe.Public = "The provider " + p + " rejected your organisation's key. An administrator must replace it."
+	return &fe
+}
+
+// settle closes the attempt in the journal and tells the observer.
+func (g *Gateway) settle(ctx context.Context, t *turn, a billing.Attempt, o billing.Outcome) {
+	e := billing.Settle(a, o, g.Prices)
+	if err := g.Journal.Settled(e); err != nil {
+		// The attempt is on disk as opened; the next start settles it as interrupted. Nothing is lost, so the turn goes on.
+		g.Logger.ErrorContext(ctx, "attempt could not be settled now", "attempt", a.ID, "err", err)
+	}
+	g.Observer.AttemptEnded(t.tenant.Org.Slug, e)
+	t.usage = t.usage.Add(e.Usage)
+	t.estimated = t.estimated || e.Basis == billing.Estimated
+	if t.cost == nil {
+		t.cost = &costSum{known: true}
+	}
+	if e.Cost == nil {
+		t.cost.known = false
+	} else {
+		t.cost.pico += *e.Cost
+	}
+	t.last = e
+}
+
+// show brings one provider stream to the caller.
+type show struct {
+	g           *Gateway
+	t           *turn
+	sink        Sink
+	stream      *redaction.Stream
+	cancelLater func()
+
+	gone     bool  // the caller left; only usage matters now
+	ended    bool  // the protocol's terminal event came
+	received int64 // bytes of text the provider sent, shown or not: what an estimate is made from
+	drained  int64 // bytes of the stream read after the caller left
+	msgID    string
+	blocks   map[int]chat.PartKind
+	acc      anthropic.Assembler
+	stop     chat.Stop
+}
+
+// all reads the stream to its end. Its error is what the caller must be told; it is errGone when there is no caller left.
+func (s *show) all(ctx context.Context, st provider.Stream) (answer, error) {
+	s.blocks = map[int]chat.PartKind{}
+	if !s.t.began {
+		s.begin(st)
+	}
+	for {
+		ev, err := st.Next()
+		if fe := ended(ctx); fe != nil && !s.gone {
+			s.flush()
+			return answer{}, fe
+		}
+		if ctx.Err() != nil && !s.gone {
+			s.gone = true
+		}
+		if errors.Is(err, io.EOF) {
+			s.ended = true
+			break
+		}
+		if err != nil {
+			if s.gone {
+				return answer{}, errGone
+			}
+			s.flush()
+			return answer{}, err
+		}
+		s.received += int64(len(ev.Text))
+		if s.gone {
+			if s.drained += int64(len(ev.Wire)); s.drained > s.g.DrainBytes {
+				return answer{}, errGone
+			}
+			continue
+		}
+		if err := s.one(ev); err != nil {
+			s.gone = true
+			s.cancelLater()
+		}
+	}
+	if s.gone {
+		return answer{}, errGone
+	}
+	return s.finish()
+}
+
+func (s *show) begin(st provider.Stream) {
+	s.t.began = true
+	t := s.t
+	if t.ttfb == 0 {
+		t.ttfb = s.g.Clock().Sub(t.started)
+	}
+	t.timing.Overhead = t.overhead
+	ev := RunStarted{RunID: t.id, ThreadID: t.req.ThreadID, TurnIndex: t.index, Model: t.req.Model, Provider: t.route.Provider.Name(),
+		KeySource: string(t.key.Source), PolicyRevision: t.decision.Revision, Capabilities: t.allowed, Timing: t.timing}
+	if st != nil {
+		ev.Header = st.Header()
+	}
+	if s.emit(ev) != nil {
+		return
+	}
+	for _, w := range t.warnings {
+		if s.emit(w) != nil {
+			return
+		}
+	}
+}
+
+func (s *show) emit(e Event) error {
+	if s.gone {
+		return nil
+	}
+	if err := s.sink.Emit(e); err != nil {
+		s.gone = true
+		s.cancelLater()
+		return err
+	}
+	return nil
+}
+
+func (s *show) one(ev chat.Event) error {
+	if ev.Kind == chat.EventStop && ev.Stop != chat.StopNone {
+		s.stop = ev.Stop
+	}
+	if ev.Kind == chat.EventText {
+		s.t.text = append(s.t.text, ev.Text...)
+	}
+	if s.t.req.Native != nil {
+		return s.native(ev)
+	}
+	s.acc.Add(ev)
+	return s.agent(ev)
+}
+
+// native passes an event on in the caller's own protocol, with restored text spliced in where it differs.
+func (s *show) native(ev chat.Event) error {
+	n := s.t.req.Native
+	switch ev.Kind {
+	case chat.EventBlockStart:
+		s.blocks[ev.Index] = ev.Block
+	case chat.EventText:
+		return s.delta(ev, s.stream.Text(ev.Index, ev.Text))
+	case chat.EventToolInput:
+		return s.delta(ev, s.stream.ToolInput(ev.Index, ev.Text))
+	case chat.EventBlockStop:
+		if err := s.tail(n, ev.Index); err != nil {
+			return err
+		}
+	case chat.EventWhole:
+		if ev.Message != nil {
+			for _, p := range ev.Message.Parts {
+				if p.Kind == chat.PartText {
+					s.t.text = append(s.t.text, p.Text...)
+				}
+			}
+		}
+		s.stop = ev.Stop
+		body, err := s.t.session.RestoreBody(n.Protocol, ev.Wire)
+		if err != nil {
+			return err
+		}
+		ev.Wire = body
+		s.received += int64(len(body))
+	}
+	return s.emit(Upstream{ev})
+}
+
+func (s *show) delta(ev chat.Event, text string) error {
+	if text != ev.Text {
+		if text == "" { // held back: it may be the beginning of a token
+			return nil
+		}
+		ev.Text, ev.Wire = text, s.t.req.Native.SpliceDelta(ev.Wire, text)
+	}
+	return s.emit(Upstream{ev})
+}
+
+// tail gives out what was held back in a block, before the block ends.
+func (s *show) tail(n *Native, index int) error {
+	rest := s.stream.Flush(index)
+	if rest == "" {
+		return nil
+	}
+	ev := chat.Event{Kind: chat.EventText, Index: index, Text: rest, WireName: n.DeltaName}
+	if s.blocks[index] == chat.PartToolCall {
+		ev.Kind, ev.Wire = chat.EventToolInput, n.ToolDelta(index, rest)
+	} else {
+		ev.Wire = n.TextDelta(index, rest)
+	}
+	return s.emit(Upstream{ev})
+}
+
+// agent shows an event in our own vocabulary.
+func (s *show) agent(ev chat.Event) error {
+	switch ev.Kind {
+	case chat.EventStart:
+		s.msgID = ev.MessageID
+		return s.emit(MessageStarted{MessageID: ev.MessageID, Step: s.t.step})
+	case chat.EventBlockStart:
+		s.blocks[ev.Index] = ev.Block
+	case chat.EventText:
+		if text := s.stream.Text(ev.Index, ev.Text); text != "" {
+			return s.emit(TextDelta{MessageID: s.msgID, Index: ev.Index, Delta: text})
+		}
+	case chat.EventThinking:
+		if text := s.stream.Text(ev.Index, ev.Text); text != "" {
+			return s.emit(ThinkingDelta{MessageID: s.msgID, Index: ev.Index, Delta: text})
+		}
+	case chat.EventToolInput:
+	case chat.EventBlockStop:
+		return s.agentTail(ev.Index)
+	}
+	return nil
+}
+
+func (s *show) agentTail(index int) error {
+	if s.blocks[index] == chat.PartToolCall {
+		return nil
+	}
+	rest := s.stream.Flush(index)
+	if rest == "" {
+		return nil
+	}
+	if s.blocks[index] == chat.PartThinking {
+		return s.emit(ThinkingDelta{MessageID: s.msgID, Index: index, Delta: rest})
+	}
+	return s.emit(TextDelta{MessageID: s.msgID, Index: index, Delta: rest})
+}
+
+// flush gives out what is still held when the stream breaks, through the detector, never raw.
+func (s *show) flush() {
+	for index := range s.blocks {
+		var err error
+		if s.t.req.Native != nil {
+			err = s.tail(s.t.req.Native, index)
+		} else {
+			err = s.agentTail(index)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// finish closes a whole answer: the message joins the conversation, its calls are returned.
+func (s *show) finish() (answer, error) {
+	t := s.t
+	ans := answer{stop: s.stop}
+	if t.req.Native != nil {
+		return ans, nil
+	}
+	msg := s.acc.Message()
+	ans.calls = callsOf(&msg)
+	if len(msg.Parts) > 0 {
+		t.said = append(t.said, msg)
+		t.prompt.Messages = append(t.prompt.Messages, msg)
+	}
+	if err := s.emit(MessageDone{MessageID: s.msgID, Step: t.step, Stop: s.stop}); err != nil {
+		return ans, errGone
+	}
+	return ans, nil
+}

@@ -1,0 +1,236 @@
+package gateway
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lossless-group/gateway/billing"
+	"github.com/lossless-group/gateway/chat"
+	"github.com/lossless-group/gateway/dispatch"
+	"github.com/lossless-group/gateway/fault"
+	"github.com/lossless-group/gateway/keyring"
+	"github.com/lossless-group/gateway/policy"
+	"github.com/lossless-group/gateway/provider"
+	"github.com/lossless-group/gateway/redaction"
+	"github.com/lossless-group/gateway/tenancy"
+)
+
+// Chat runs one turn. What is said goes to sink in order; the error, if any, is a *fault.Error for the surface to put in its own
+// shape. The step numbers are those of the table in ARCHITECTURE.md.
+func (g *Gateway) Chat(ctx context.Context, who tenancy.Principal, req Request, sink Sink) (out Outcome, err error) {
+	t := &turn{id: newID("run_"), started: g.Clock(), req: req, status: Failed}
+	t.timing.Auth = req.AuthTook
+	defer func() { out, err = g.finish(ctx, t, sink, err) }() // 12 settle the turn, record, release
+
+	if t.tenant, err = g.Tenants.Resolve(ctx, who, req.Hint); err != nil { // 2 organisation, role, billing, plan
+		return out, err
+	}
+	permit, err := g.Limiter.Admit(ctx, t.tenant.Org.ID, t.tenant.Org.Plan) // 3 rate, concurrency
+	if err != nil {
+		return out, err
+	}
+	defer permit.Release()
+	if t.route, err = g.Models.Route(req.Model); err != nil {
+		return out, err
+	}
+	if t.key, err = g.Keys.Choose(ctx, t.tenant, t.route.Provider.Name(), needsKey(t.route.Provider)); err != nil { // 2 key source
+		return out, err
+	}
+	if t.decision, err = g.decide(ctx, t); err != nil { // 4 policy
+		return out, err
+	}
+	if t.secret, err = g.Keys.Open(ctx, t.key, t.route.Provider.Name()); err != nil { // 6 the key itself
+		return out, err
+	}
+	if t.session, err = g.session(t); err != nil {
+		return out, err
+	}
+	if err = g.assemble(ctx, t); err != nil { // 7 what the model is told
+		return out, err
+	}
+	return out, g.converse(ctx, t, sink) // 8 to 11, once for each model call
+}
+
+// converse calls the model, runs what it asks for and calls it again, until it has nothing more to ask, a person must confirm, or
+// something ends the turn.
+func (g *Gateway) converse(ctx context.Context, t *turn, sink Sink) error {
+	for {
+		t.step++
+		body, err := g.mask(t) // 8
+		if err != nil {
+			return err
+		}
+		answer, err := g.attempt(ctx, t, body, sink) // 9, 11
+		if err != nil {
+			return err
+		}
+		if t.req.Native == nil {
+			e := t.last
+			if sink.Emit(usageEvent("step", e.Usage, e.Cost, e.Basis == billing.Estimated)) != nil {
+				return errGone
+			}
+		}
+		if t.req.Native != nil || answer.stop != chat.StopTool || len(answer.calls) == 0 {
+			t.stop, t.status = answer.stop, endStatus(answer.stop)
+			return nil
+		}
+		if t.step > t.gates.MaxRounds() { // every call of the last round was already refused, and it still asks
+			t.stop, t.status = answer.stop, Incomplete
+			return nil
+		}
+		t.queue, t.results = answer.calls, nil
+		paused, err := g.dispatch(ctx, t, sink) // 10
+		if err != nil {
+			return err
+		}
+		if paused {
+			t.stop, t.status = chat.StopTool, Awaiting
+			return nil
+		}
+	}
+}
+
+// turn is the state of one run. It belongs to one goroutine.
+type turn struct {
+	id       string
+	started  time.Time
+	req      Request
+	tenant   tenancy.Tenant
+	route    provider.Route
+	key      keyring.Choice
+	decision policy.Decision
+	secret   keyring.Secret
+	session  *redaction.Session
+	timing   Timing
+
+	// What the agent surface assembles and grows; empty on compatible surfaces.
+	index   int            // of the turn in its thread, from 0
+	history []chat.Message // earlier turns, redacted form
+	said    []chat.Message // this turn so far, redacted form but for the person's own words
+	prompt  chat.Prompt
+	names   *toolNames
+	gates   *dispatch.Turn
+	allowed []string // whitelist of this turn, capability names
+	spine   string   // hash of the static spine
+	edits   []chat.Edit
+	queue   []toolCall  // calls of the last answer not yet dispatched
+	results []chat.Part // results of those that were
+
+	step      int
+	began     bool // RunStarted was shown
+	status    string
+	stop      chat.Stop
+	usage     chat.Usage
+	cost      *costSum
+	estimated bool
+	last      billing.Event // the newest attempt as settled
+	text      []byte        // visible text of the model, unrestored
+	ttfb      time.Duration
+	overhead  time.Duration
+	warnings  []Warning
+}
+
+func endStatus(s chat.Stop) string {
+	switch s {
+	case chat.StopRefusal:
+		return Refused
+	case chat.StopLength, chat.StopContextWindow, chat.StopPause:
+		return Incomplete
+	}
+	return Completed
+}
+
+func needsKey(p provider.Provider) bool {
+	n, ok := p.(provider.NeedsKey)
+	return !ok || n.NeedsKey()
+}
+
+func newID(prefix string) string {
+	id, err := uuid.NewV7()
+	if err != nil { // the system has no randomness: nothing we do would be safe
+		panic(err)
+	}
+	return prefix + id.String()
+}
+
+// decide asks policy about the whole turn and turns a refusal into the caller's error.
+func (g *Gateway) decide(ctx context.Context, t *turn) (policy.Decision, error) {
+	const op = "gateway.decide"
+	began := g.Clock()
+	in, err := g.policyInput(ctx, t)
+	if err != nil {
+		return policy.Decision{}, err
+	}
+	d, err := g.Policy.DecideChat(ctx, in)
+	t.timing.Policy = g.Clock().Sub(began)
+	g.Observer.Decided(t.timing.Policy, d.Cached, d.Allow, err != nil)
+	if err != nil {
+		g.Logger.ErrorContext(ctx, "policy failed; refused", "decision", d.ID, "org", t.tenant.Org.ID, "err", err)
+		return d, &fault.Error{Op: op, Kind: fault.Forbidden, Code: "policy_error", Cause: err, Reasons: d.Deny,
+			Public: "Your organisation's policy could not be evaluated, so the request was refused. Tell an administrator the decision id " + d.ID + "."}
+	}
+	if !d.Allow {
+		public := "Your organisation's policy does not allow this request."
+		if len(d.Deny) > 0 {
+			public = d.Deny[0].Message
+		}
+		t.status = Refused
+		return d, &fault.Error{Op: op, Kind: fault.Forbidden, Code: "policy_denied", Public: public, Reasons: d.Deny}
+	}
+	return d, nil
+}
+
+func (g *Gateway) policyInput(ctx context.Context, t *turn) (policy.Input, error) {
+	settings, rev, err := g.Settings.Settings(ctx, t.tenant.Org.ID)
+	if err != nil {
+		return policy.Input{}, err
+	}
+	in := policy.Input{
+		Time: g.Clock().In(g.zone(t.tenant.Org.TimeZone)), Tenant: t.tenant, Settings: settings, SettingsRevision: rev, Surface: t.req.Surface,
+		Model: t.req.Model, Provider: t.route.Provider.Name(), KeySource: string(t.key.Source), Stream: t.req.Stream,
+		MaxTokens: t.req.MaxTokens, ProjectID: t.req.ProjectID, ProjectKind: t.req.ProjectKind, ThreadID: t.req.ThreadID,
+	}
+	if n := t.req.Native; n != nil {
+		in.Messages, in.Chars, in.HasImages = n.Messages, n.Chars, n.HasImages
+		in.Capabilities = clientTools(n)
+		return in, nil
+	}
+	in.Messages = len(t.req.Messages)
+	for _, m := range t.req.Messages {
+		for _, p := range m.Parts {
+			in.Chars += len(p.Text)
+		}
+	}
+	in.Capabilities = g.capabilityInfo()
+	return in, nil
+}
+
+// session opens the redaction state of this turn: tokens are scoped to the thread, else to the person.
+func (g *Gateway) session(t *turn) (*redaction.Session, error) {
+	p, err := redaction.ParseProfile(t.decision.RedactionProfile)
+	if err != nil {
+		return nil, err
+	}
+	scope := redaction.Scope{Org: t.tenant.Org.ID, User: t.tenant.User}
+	if t.req.ThreadID != "" {
+		// A thread id is the client's word; with the person's id in front nobody can reach another person's tokens by guessing it.
+		scope.Thread = string(t.tenant.User) + "/" + t.req.ThreadID
+	}
+	return g.Redaction.Session(scope, p), nil
+}
+
+// mask makes the body of the next model call and hides what must not leave.
+func (g *Gateway) mask(t *turn) (redaction.Masked, error) {
+	began := g.Clock()
+	defer func() { t.timing.Redact += g.Clock().Sub(began) }()
+	if n := t.req.Native; n != nil {
+		return t.session.Mask(n.Protocol, n.Raw, t.edits...)
+	}
+	body, err := encodePrompt(t.route.Provider.Protocol(), t.prompt)
+	if err != nil {
+		return redaction.Masked{}, err
+	}
+	return t.session.Mask(t.route.Provider.Protocol(), body)
+}

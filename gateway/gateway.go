@@ -1,0 +1,178 @@
+// Package gateway owns one turn from start to finish: who, may they, with which key, what is sent, what comes back, what it used.
+//
+// It refuses to know HTTP, SQL, Prometheus and OPA; those are adapters that it meets through the small interfaces below.
+//
+// Invariants: the steps run in the order of the table in ARCHITECTURE.md and nowhere else; nothing reaches a provider that is not
+// redaction.Masked; an attempt is journalled before it is sent and settled whatever happens; what a person sees is never a clean
+// end after a cut; only the end-of-turn block runs on a context that outlives the caller.
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"sync"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/lossless-group/gateway/billing"
+	"github.com/lossless-group/gateway/chat"
+	"github.com/lossless-group/gateway/dispatch"
+	"github.com/lossless-group/gateway/keyring"
+	"github.com/lossless-group/gateway/policy"
+	"github.com/lossless-group/gateway/provider"
+	"github.com/lossless-group/gateway/redaction"
+	"github.com/lossless-group/gateway/tenancy"
+	"github.com/lossless-group/gateway/transcript"
+)
+
+// Journal is the local write-ahead spool. Opened must be on disk when it returns.
+type Journal interface {
+	Opened(billing.Attempt) error
+	Settled(billing.Event) error
+	Said(transcript.Turn) error
+}
+
+// SettingsSource gives an organisation's settings and their revision.
+type SettingsSource interface {
+	Settings(ctx context.Context, org tenancy.OrgID) (policy.Settings, int64, error)
+}
+
+// Observer is told what happened; it must not block.
+type Observer interface {
+	TurnEnded(TurnReport)
+	AttemptEnded(slug tenancy.Slug, e billing.Event)
+	Decided(took time.Duration, cached, allowed, failed bool)
+	Redacted([]redaction.Finding)
+}
+
+// TurnReport is what an Observer learns of a whole turn.
+type TurnReport struct {
+	Surface   chat.Surface
+	Slug      tenancy.Slug // empty when the caller's organisation was never resolved
+	Provider  string
+	Model     string
+	KeySource string
+	Status    string
+	Code      string // the fault's code when there was one
+	Overhead  time.Duration
+	TTFB      time.Duration // zero when nothing was answered
+	Total     time.Duration
+}
+
+// Config is everything a Gateway needs. All fields are required unless they say otherwise.
+type Config struct {
+	Tenants   *tenancy.Resolver
+	Limiter   *billing.Limiter
+	Settings  SettingsSource
+	Policy    policy.Decider
+	Keys      *keyring.Keyring
+	Sealer    *keyring.Sealer
+	Redaction *redaction.Engine
+	Models    *provider.Catalogue
+	Registry  *dispatch.Registry
+	Prices    *billing.Catalogue
+	Journal   Journal
+	Turns     transcript.Store
+	Pending   dispatch.PendingStore
+	Observer  Observer
+	Logger    *slog.Logger
+	Clock     func() time.Time
+
+	DrainFor     time.Duration // how long an attempt is read on for its usage after the caller left; 0: 15 s
+	DrainBytes   int64         // and how many bytes of it; 0: 64 KiB
+	PreviewTTL   time.Duration // how long a preview waits for a person; 0: 7 days
+	MaxTokens    int           // answer length when an agent request names none; 0: 4096
+	HistoryBytes int           // how much earlier conversation is replayed; 0: 80,000 bytes, about 20,000 tokens
+}
+
+// Gateway runs turns. It is safe for concurrent use.
+type Gateway struct {
+	Config
+	recent *lru.Cache[threadKey, []transcript.Turn] // what the journal may not have drained yet
+	zones  sync.Map                                 // IANA name -> *time.Location
+}
+
+type threadKey struct {
+	org    tenancy.OrgID
+	user   tenancy.UserID
+	thread string
+}
+
+// New returns a ready Gateway.
+func New(c Config) *Gateway {
+	setDefault(&c.DrainFor, 15*time.Second)
+	setDefault(&c.DrainBytes, 64<<10)
+	setDefault(&c.PreviewTTL, 7*24*time.Hour)
+	setDefault(&c.MaxTokens, 4096)
+	setDefault(&c.HistoryBytes, 80_000)
+	recent, err := lru.New[threadKey, []transcript.Turn](4096)
+	if err != nil { // only for a size below one
+		panic(err)
+	}
+	return &Gateway{Config: c, recent: recent}
+}
+
+func setDefault[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+// Request is one turn as a surface understood it.
+type Request struct {
+	Surface      chat.Surface
+	Hint         tenancy.Hint
+	Model        string
+	Stream       bool
+	MaxTokens    int // 0: our default
+	ProjectID    string
+	ProjectKind  string
+	ThreadID     string
+	ClientTurnID string
+	AuthTook     time.Duration
+
+	// The agent surface.
+	Messages  []chat.Message
+	Tools     []string        // globs over the registry: the turn's whitelist
+	Context   json.RawMessage // structured context; never prompt text
+	Alignment string          // strict or loose
+
+	// A compatible surface; nil on the agent surface.
+	Native *Native
+}
+
+// Native is a request in a provider's own protocol. Raw is immutable; what we change is recorded as edits.
+type Native struct {
+	Protocol  chat.Protocol
+	Raw       []byte
+	Tools     []string // names of the caller's own tools
+	Messages  int
+	Chars     int
+	HasImages bool
+	LastUser  string // text of the newest user message, for the transcript
+	Forward   map[string][]string
+
+	RenameModel   func(model string) chat.Edit
+	CapTokens     func(max int) chat.Edit
+	RemoveTools   func(names map[string]bool) ([]chat.Edit, error)
+	SpliceDelta   func(wire []byte, text string) []byte     // an increment event with other text
+	TextDelta     func(index int, text string) []byte       // a new text increment
+	ToolDelta     func(index int, fragment string) []byte   // a new increment of tool arguments
+	DeltaName     string                                    // SSE name of increments
+	CanonicalTool func(wireName string) (capability string) // what policy calls this tool; may be the same
+}
+
+// Outcome is what became of a turn.
+type Outcome struct {
+	RunID     string
+	ThreadID  string
+	TurnIndex int
+	Status    string
+	Stop      chat.Stop
+	Usage     chat.Usage
+	Revision  string // policy revision; empty until decided
+	Decision  string // decision id
+}
