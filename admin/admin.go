@@ -1,0 +1,332 @@
+// Package admin owns the JSON API of the console: what organisation admins read and change.
+//
+// It refuses to know SQL and the turn. Who is calling, and the shape of errors, it gets from the server it is mounted on.
+//
+// Invariants: every route checks the role in the organisation of its path before anything else; every change leaves an audit row
+// with both identities; a key is never readable.
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/labstack/echo/v4"
+
+	"github.com/lossless-group/gateway/billing"
+	"github.com/lossless-group/gateway/fault"
+	"github.com/lossless-group/gateway/keyring"
+	"github.com/lossless-group/gateway/policy"
+	"github.com/lossless-group/gateway/tenancy"
+)
+
+// Auditor keeps the record of administrative acts.
+type Auditor interface {
+	Append(ctx context.Context, org tenancy.OrgID, e tenancy.AuditEntry) error
+	List(ctx context.Context, org tenancy.OrgID, before string, limit int) ([]tenancy.AuditEntry, string, error)
+}
+
+// Reports reads the ledger.
+type Reports interface {
+	Report(ctx context.Context, org tenancy.OrgID, q billing.Query) ([]billing.Row, error)
+}
+
+// Known names what policies may speak of, for warnings about globs that match nothing.
+type Known interface {
+	Capabilities() []string
+	Models() []string
+	HasProvider(name string) bool
+}
+
+// Config is everything the API needs.
+type Config struct {
+	Principal func(echo.Context) (tenancy.Principal, error)
+	Tenants   *tenancy.Resolver
+	Settings  *policy.Book
+	Keys      *keyring.Keyring
+	Ledger    Reports
+	Audit     Auditor
+	Known     Known
+	Clock     func() time.Time
+}
+
+type api struct{ Config }
+
+// Mount registers the routes on a group at /api.
+func Mount(g *echo.Group, c Config) {
+	a := &api{c}
+	g.GET("/me", a.me)
+	org := g.Group("/orgs/:org")
+	org.GET("/settings", a.admins(a.settings))
+	org.PATCH("/settings", a.admins(a.patchSettings))
+	org.GET("/usage", a.admins(a.usage))
+	org.GET("/keys", a.admins(a.listKeys))
+	org.POST("/keys", a.admins(a.saveKey))
+	org.DELETE("/keys/:id", a.admins(a.revokeKey))
+	org.GET("/audit", a.admins(a.audit))
+}
+
+// admins lets only admins of the path's organisation through: its own, or a superuser who says so with X-Act-As-Org.
+func (a *api) admins(next func(echo.Context, tenancy.Tenant) error) echo.HandlerFunc {
+	const op = "admin"
+	return func(c echo.Context) error {
+		who, err := a.Principal(c)
+		if err != nil {
+			return err
+		}
+		org, err := tenancy.ParseOrgID(c.Param("org"))
+		if err != nil {
+			return fault.New(fault.NotFound, op, "org_unknown", "There is no such organisation here. Use its e-mail domain, such as acme.example.")
+		}
+		hint := tenancy.Hint{Org: org.String()}
+		if act := c.Request().Header.Get("X-Act-As-Org"); act != "" {
+			if act != org.String() {
+				return fault.Invalidf(op, "", "X-Act-As-Org names another organisation than the path.")
+			}
+			hint = tenancy.Hint{Org: c.Request().Header.Get("X-Org-Id"), ActAs: act}
+		}
+		t, err := a.Tenants.Resolve(c.Request().Context(), who, hint)
+		if err != nil {
+			return err
+		}
+		if t.Org.ID != org {
+			return fault.New(fault.Forbidden, op, "org_forbidden", "You do not belong to this organisation.")
+		}
+		if t.Tier() < tenancy.TierAdmin {
+			return fault.New(fault.Forbidden, op, "role_required", "This needs the role org_admin or org_owner. Ask an administrator of your organisation.")
+		}
+		return next(c, t)
+	}
+}
+
+// note writes an audit row before the change is answered; a change that cannot be recorded is reported as failed.
+func (a *api) note(c echo.Context, t tenancy.Tenant, action string, detail any) error {
+	raw, err := json.Marshal(detail)
+	if err != nil {
+		return err
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return err
+	}
+	return a.Audit.Append(c.Request().Context(), t.Org.ID, tenancy.AuditEntry{ID: id.String(), Org: t.Org.ID, Actor: t.User, HomeOrg: t.HomeOrg, Action: action, Detail: raw, At: a.Clock()})
+}
+
+func (a *api) me(c echo.Context) error {
+	who, err := a.Principal(c)
+	if err != nil {
+		return err
+	}
+	type org struct {
+		ID   tenancy.OrgID `json:"id"`
+		Role tenancy.Role  `json:"role"`
+	}
+	orgs, super := []org{}, false
+	for _, m := range who.Memberships {
+		orgs = append(orgs, org{m.Org, m.Role})
+		super = super || m.Role == tenancy.Superuser
+	}
+	return c.JSON(http.StatusOK, map[string]any{"id": who.User, "email": who.Email, "orgs": orgs, "mayActAs": super, "expiresAt": who.ExpiresAt})
+}
+
+// settingsView is settings as read and as answered after a change.
+type settingsView struct {
+	Settings policy.Settings `json:"settings"`
+	Revision int64           `json:"revision"`
+	Warnings []string        `json:"warnings"`
+}
+
+func (a *api) viewSettings(c echo.Context, s policy.Settings, rev int64) error {
+	warnings := policy.Warnings(s, a.Known.Capabilities(), a.Known.Models())
+	if warnings == nil {
+		warnings = []string{}
+	}
+	c.Response().Header().Set("ETag", `"`+strconv.FormatInt(rev, 10)+`"`)
+	return c.JSON(http.StatusOK, settingsView{s, rev, warnings})
+}
+
+func (a *api) settings(c echo.Context, t tenancy.Tenant) error {
+	s, rev, err := a.Settings.Settings(c.Request().Context(), t.Org.ID)
+	if err != nil {
+		return err
+	}
+	return a.viewSettings(c, s, rev)
+}
+
+// patchSettings applies an RFC 7396 merge patch. If-Match, when sent, must name the current revision; the answer carries the revision
+// that is live from the next request on.
+func (a *api) patchSettings(c echo.Context, t tenancy.Tenant) error {
+	const op = "admin.patchSettings"
+	patch, err := body(c)
+	if err != nil {
+		return err
+	}
+	expect := int64(-1)
+	if m := c.Request().Header.Get("If-Match"); m != "" {
+		if expect, err = strconv.ParseInt(strings.Trim(m, `"`), 10, 64); err != nil || expect < 0 {
+			return fault.Invalidf(op, "", "If-Match must be the ETag of a GET of these settings.")
+		}
+	}
+	s, rev, err := a.Settings.Patch(c.Request().Context(), t.Org.ID, patch, expect, t.User)
+	if err != nil {
+		return err
+	}
+	if err := a.note(c, t, "settings.patch", map[string]any{"revision": rev, "patch": json.RawMessage(patch)}); err != nil {
+		return err
+	}
+	return a.viewSettings(c, s, rev)
+}
+
+func body(c echo.Context) ([]byte, error) {
+	const limit = 1 << 20
+	b, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, limit))
+	if err != nil {
+		return nil, fault.New(fault.TooLarge, "admin.body", "body_too_large", "The body is larger than 1 MiB.")
+	}
+	if len(strings.TrimSpace(string(b))) == 0 {
+		return nil, fault.Invalidf("admin.body", "", "The body is empty. Send a JSON object.")
+	}
+	return b, nil
+}
+
+// usage folds the organisation's ledger. Days are days of the organisation's time zone; a cost is a decimal string of USD.
+func (a *api) usage(c echo.Context, t tenancy.Tenant) error {
+	zone, err := time.LoadLocation(t.Org.TimeZone)
+	if err != nil {
+		zone = time.UTC
+	}
+	q := billing.Query{Zone: zone, GroupBy: strings.FieldsFunc(c.QueryParam("groupBy"), func(r rune) bool { return r == ',' })}
+	now := a.Clock().In(zone)
+	if q.From, err = when(c, "from", zone, time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, zone)); err != nil {
+		return err
+	}
+	if q.To, err = when(c, "to", zone, now.Add(time.Second)); err != nil {
+		return err
+	}
+	if !q.From.Before(q.To) {
+		return fault.Invalidf("admin.usage", "/from", "from must lie before to.")
+	}
+	rows, err := a.Ledger.Report(c.Request().Context(), t.Org.ID, q)
+	if err != nil {
+		return err
+	}
+	type row struct {
+		billing.Row
+		CostUSD billing.Pico `json:"costUsd"`
+	}
+	out := make([]row, len(rows))
+	var total row
+	total.Group = map[string]string{}
+	for i, r := range rows {
+		out[i] = row{r, r.Cost}
+		total.Attempts += r.Attempts
+		total.Usage = total.Usage.Add(r.Usage)
+		total.Unpriced += r.Unpriced
+		total.Estimate += r.Estimate
+		total.CostUSD += r.Cost
+	}
+	return c.JSON(http.StatusOK, map[string]any{"org": t.Org.ID, "from": q.From, "to": q.To, "timeZone": t.Org.TimeZone, "groupBy": q.GroupBy, "rows": out, "total": total})
+}
+
+// when reads a moment: RFC 3339, or a day of the organisation's zone.
+func when(c echo.Context, name string, zone *time.Location, def time.Time) (time.Time, error) {
+	v := c.QueryParam(name)
+	if v == "" {
+		return def, nil
+	}
+	if t, err := time.Parse(time.RFC3339, v); err == nil {
+		return t, nil
+	}
+	if t, err := time.ParseInLocation("2006-01-02", v, zone); err == nil {
+		return t, nil
+	}
+	return time.Time{}, fault.Invalidf("admin.usage", "/"+name, "%s must be a day such as 2026-11-30 or a moment such as 2026-11-30T12:00:00Z.", name)
+}
+
+type keyView struct {
+	ID         string     `json:"id"`
+	Provider   string     `json:"provider"`
+	Label      string     `json:"label"`
+	Hint       string     `json:"hint"`
+	LastFour   string     `json:"lastFour"`
+	CreatedAt  time.Time  `json:"createdAt"`
+	LastUsedAt *time.Time `json:"lastUsedAt"`
+	RevokedAt  *time.Time `json:"revokedAt"`
+}
+
+func view(k keyring.Key) keyView {
+	at := func(t time.Time) *time.Time {
+		if t.IsZero() {
+			return nil
+		}
+		return &t
+	}
+	return keyView{k.ID, k.Provider, k.Label, k.Hint, k.LastFour, k.CreatedAt, at(k.LastUsedAt), at(k.RevokedAt)}
+}
+
+func (a *api) listKeys(c echo.Context, t tenancy.Tenant) error {
+	keys, err := a.Keys.List(c.Request().Context(), keyring.Owner{Org: t.Org.ID})
+	if err != nil {
+		return err
+	}
+	out := make([]keyView, len(keys))
+	for i, k := range keys {
+		out[i] = view(k)
+	}
+	return c.JSON(http.StatusOK, map[string]any{"keys": out})
+}
+
+func (a *api) saveKey(c echo.Context, t tenancy.Tenant) error {
+	const op = "admin.saveKey"
+	raw, err := body(c)
+	if err != nil {
+		return err
+	}
+	var in struct {
+		Provider string `json:"provider"`
+		Key      string `json:"key"`
+		Label    string `json:"label"`
+	}
+	d := json.NewDecoder(strings.NewReader(string(raw)))
+	d.DisallowUnknownFields()
+	if d.Decode(&in) != nil {
+		return fault.Invalidf(op, "", "Send {provider, key, label}, all strings.")
+	}
+	if !a.Known.HasProvider(in.Provider) {
+		return fault.Invalidf(op, "/provider", "There is no such provider here.")
+	}
+	k, err := a.Keys.Save(c.Request().Context(), keyring.Owner{Org: t.Org.ID}, in.Provider, in.Label, keyring.NewSecret(in.Key))
+	if err != nil {
+		return err
+	}
+	if err := a.note(c, t, "key.add", map[string]string{"id": k.ID, "provider": k.Provider, "hint": k.Hint}); err != nil {
+		return err
+	}
+	return c.JSON(http.StatusCreated, view(k))
+}
+
+func (a *api) revokeKey(c echo.Context, t tenancy.Tenant) error {
+	if err := a.Keys.Revoke(c.Request().Context(), keyring.Owner{Org: t.Org.ID}, c.Param("id")); err != nil {
+		return err
+	}
+	if err := a.note(c, t, "key.revoke", map[string]string{"id": c.Param("id")}); err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
+}
+
+func (a *api) audit(c echo.Context, t tenancy.Tenant) error {
+	list, next, err := a.Audit.List(c.Request().Context(), t.Org.ID, c.QueryParam("before"), 100)
+	if err != nil {
+		return err
+	}
+	if list == nil {
+		list = []tenancy.AuditEntry{}
+	}
+	return c.JSON(http.StatusOK, map[string]any{"entries": list, "next": next})
+}

@@ -1,0 +1,215 @@
+// Package httpapi owns the HTTP faces of the turn: routes per surface, who is calling, event streams, and the one error writer.
+//
+// It refuses to know stores, prices and keys: it may import only gateway, dispatch, chat, tenancy, fault, sse and wire, and reaches
+// everything else through gateway.Gateway.
+//
+// Invariants: 200 is committed only after the provider accepted the request; an event is written in one call, or not at all; a cut
+// never looks like a clean end; a session cookie changes nothing without a matching Origin.
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/labstack/echo/v4"
+
+	"github.com/lossless-group/gateway/fault"
+	"github.com/lossless-group/gateway/gateway"
+	"github.com/lossless-group/gateway/tenancy"
+)
+
+// Verifier checks a bearer token.
+type Verifier interface {
+	Verify(ctx context.Context, token string) (tenancy.Principal, error)
+}
+
+// Observer counts answers; surface is agent, anthropic, admin or infrastructure.
+type Observer interface {
+	Answered(surface string, status int)
+}
+
+// Config is everything the server needs. All fields are required unless they say otherwise.
+type Config struct {
+	Gateway   *gateway.Gateway
+	Verifier  Verifier
+	Cookies   []string // names of session cookies; may be empty
+	Origins   []string // origins a cookie is accepted from on unsafe methods: our public URL and the apps'
+	MaxBody   int64    // bytes; 0: 20 MiB
+	Heartbeat time.Duration
+	Observer  Observer
+	Logger    *slog.Logger
+	Clock     func() time.Time
+	Ready     func(context.Context) error
+	Metrics   http.Handler // nil: not served here
+	Version   string
+}
+
+// Server is the HTTP side of the gateway.
+type Server struct {
+	Config
+	echo *echo.Echo
+}
+
+// New registers the routes of the turn and returns the server. Admin adds its own through Group.
+func New(c Config) *Server {
+	if c.MaxBody == 0 {
+		c.MaxBody = 20 << 20
+	}
+	if c.Heartbeat == 0 {
+		c.Heartbeat = 10 * time.Second
+	}
+	e := echo.New()
+	e.HideBanner, e.HidePort = true, true
+	s := &Server{Config: c, echo: e}
+	e.HTTPErrorHandler = s.writeError
+	e.Use(s.frame)
+	s.routes()
+	return s
+}
+
+func (s *Server) routes() {
+	e := s.echo
+	agent := e.Group("/api/agent")
+	agent.POST("/chat", s.agentChat)
+	agent.POST("/confirm", s.agentConfirm)
+	agent.GET("/capabilities", s.capabilities)
+	agent.GET("/models", s.models)
+	agent.GET("/threads", s.threads)
+	agent.GET("/threads/:id", s.thread)
+	agent.GET("/keys", s.listKeys)
+	agent.POST("/keys", s.saveKey)
+	agent.POST("/keys/:id/rotate", s.rotateKey)
+	agent.DELETE("/keys/:id", s.revokeKey)
+	agent.GET("/org-state", s.orgState)
+	for _, prefix := range []string{"", "/anthropic"} {
+		e.POST(prefix+"/v1/messages", s.messages)
+	}
+	e.POST("/messages", s.messages)
+	e.POST("/anthropic/messages", s.messages)
+	e.GET("/healthz", func(c echo.Context) error {
+		return c.JSON(http.StatusOK, map[string]string{"status": "ok", "version": s.Version})
+	})
+	e.GET("/readyz", s.ready)
+	e.HEAD("/api/hello", func(c echo.Context) error { return c.NoContent(http.StatusOK) })
+	if s.Metrics != nil {
+		e.GET("/metrics", echo.WrapHandler(s.Metrics))
+	}
+}
+
+// Group is where another package mounts routes that share our authentication and error writer.
+func (s *Server) Group(prefix string) *echo.Group { return s.echo.Group(prefix) }
+
+// Handler returns the server as a plain handler.
+func (s *Server) Handler() http.Handler { return s.echo }
+
+// Routes lists what is registered, as "METHOD /path", for the tests that hold the route tables against it.
+func (s *Server) Routes() []string {
+	var out []string
+	for _, r := range s.echo.Routes() {
+		out = append(out, r.Method+" "+r.Path)
+	}
+	return out
+}
+
+func (s *Server) ready(c echo.Context) error {
+	ctx, cancel := context.WithTimeout(c.Request().Context(), 2*time.Second)
+	defer cancel()
+	if err := s.Ready(ctx); err != nil {
+		return fault.Wrap(fault.Unavailable, "httpapi.ready", "not_ready", "A dependency is away. GET /metrics and the log say which.", err)
+	}
+	return c.JSON(http.StatusOK, map[string]string{"status": "ready"})
+}
+
+// Keys of what a request carries in its echo context.
+const (
+	keyRequestID = "gateway.requestId"
+	keyOrg       = "gateway.org"
+)
+
+func requestID(c echo.Context) string {
+	id, _ := c.Get(keyRequestID).(string)
+	return id
+}
+
+// frame gives every request its id and, when it is over, one log line and one count. It never logs a body, a header or a query.
+func (s *Server) frame(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		began := s.Clock()
+		id, err := uuid.NewV7()
+		if err != nil {
+			return err
+		}
+		rid := "req_" + id.String()
+		c.Set(keyRequestID, rid)
+		h := c.Response().Header()
+		h.Set("X-Request-Id", rid)
+		h.Set("X-Content-Type-Options", "nosniff")
+		face := faceOf(c.Request().URL.Path)
+		if face == faceAnthropic {
+			h.Set("Request-Id", rid)
+		}
+		err = next(c)
+		if err != nil {
+			c.Error(err)
+		}
+		status := c.Response().Status
+		s.Observer.Answered(face.String(), status)
+		if path := c.Path(); path != "/healthz" && path != "/readyz" && path != "/metrics" && path != "/api/hello" {
+			s.logAnswer(c, rid, face, status, s.Clock().Sub(began), err)
+		}
+		return nil
+	}
+}
+
+func (s *Server) logAnswer(c echo.Context, rid string, f face, status int, took time.Duration, err error) {
+	level := slog.LevelInfo
+	if status >= 500 {
+		level = slog.LevelError
+	}
+	ctx := c.Request().Context()
+	if !s.Logger.Enabled(ctx, level) {
+		return
+	}
+	attrs := []slog.Attr{slog.String("requestId", rid), slog.String("method", c.Request().Method), slog.String("route", c.Path()),
+		slog.String("surface", f.String()), slog.Int("status", status), slog.Duration("took", took)}
+	if org, ok := c.Get(keyOrg).(string); ok {
+		attrs = append(attrs, slog.String("org", org))
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		fe := fault.From(err)
+		attrs = append(attrs, slog.String("code", fe.CodeOrKind()), slog.String("op", fe.Op))
+		if fe.Cause != nil {
+			attrs = append(attrs, slog.String("cause", fe.Cause.Error()))
+		}
+	}
+	s.Logger.LogAttrs(ctx, level, "request", attrs...)
+}
+
+// face is the shape of errors and heartbeats a path has.
+type face uint8
+
+const (
+	faceOurs face = iota
+	faceAnthropic
+	faceAdmin
+	faceInfra
+)
+
+func (f face) String() string { return [...]string{"agent", "anthropic", "admin", "infrastructure"}[f] }
+
+func faceOf(path string) face {
+	switch {
+	case strings.HasPrefix(path, "/api/agent"):
+		return faceOurs
+	case strings.HasPrefix(path, "/v1/"), strings.HasPrefix(path, "/anthropic/"), path == "/messages":
+		return faceAnthropic
+	case strings.HasPrefix(path, "/api/"):
+		return faceAdmin
+	}
+	return faceInfra
+}
