@@ -1,0 +1,231 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/lossless-group/gateway/billing"
+	"github.com/lossless-group/gateway/keyring"
+	"github.com/lossless-group/gateway/tenancy"
+)
+
+// Config is the one configuration file. What organisations can change is data, not configuration.
+type Config struct {
+	Listen    string `yaml:"listen"`    // address of the API
+	Data      string `yaml:"data"`      // directory of the journal, and of file databases by default
+	PublicURL string `yaml:"publicUrl"` // how browsers reach us; the origin session cookies are accepted from
+
+	Database  DatabaseConfig            `yaml:"database"`
+	MasterKey SecretRef                 `yaml:"masterKey"` // 32 bytes, base64; several separated by commas during rotation, newest first
+	Identity  IdentityConfig            `yaml:"identity"`
+	Providers map[string]ProviderConfig `yaml:"providers"`
+	Models    []ModelConfig             `yaml:"models"`
+	Plans     map[string]PlanConfig     `yaml:"plans"`
+	Chroma    ChromaConfig              `yaml:"chroma"`
+	Telemetry TelemetryConfig           `yaml:"telemetry"`
+	Limits    LimitsConfig              `yaml:"limits"`
+	Policy    PolicyConfig              `yaml:"policy"`
+}
+
+// DatabaseConfig says where the databases are. file: is SQLite here, libsql:, https: and http: a libSQL server.
+type DatabaseConfig struct {
+	Control   string    `yaml:"control"`
+	Tenant    string    `yaml:"tenant"` // contains {slug} once
+	AuthToken SecretRef `yaml:"authToken"`
+}
+
+// IdentityConfig lists whose tokens are accepted.
+type IdentityConfig struct {
+	Issuers []tenancy.Issuer `yaml:"issuers"`
+	Origins []string         `yaml:"origins"` // further origins a session cookie is accepted from
+}
+
+// ProviderConfig is one model provider.
+type ProviderConfig struct {
+	Kind    string `yaml:"kind"`    // anthropic; demo in dev only
+	BaseURL string `yaml:"baseUrl"` // empty: the provider's own
+}
+
+// ModelConfig maps a model name, or a prefix ending in *, to a provider.
+type ModelConfig struct {
+	Name   string        `yaml:"name"`
+	Routes []RouteConfig `yaml:"routes"`
+}
+
+// RouteConfig is one way to reach a model.
+type RouteConfig struct {
+	Provider string `yaml:"provider"`
+	Model    string `yaml:"model"` // the provider's own name; empty: the same
+}
+
+// PlanConfig is a named set of limits.
+type PlanConfig struct {
+	RequestsPerMinute int `yaml:"requestsPerMinute"`
+	Concurrent        int `yaml:"concurrent"`
+}
+
+// ChromaConfig names where vectors live; token and cache series carry these names.
+type ChromaConfig struct {
+	TenantPrefix string `yaml:"tenantPrefix"`
+	Database     string `yaml:"database"`
+}
+
+// TelemetryConfig says where metrics are served.
+type TelemetryConfig struct {
+	MetricsListen string `yaml:"metricsListen"` // separate address of /metrics; empty: on the API's
+}
+
+// LimitsConfig bounds single requests.
+type LimitsConfig struct {
+	MaxBodyMiB int           `yaml:"maxBodyMiB"`
+	DrainFor   time.Duration `yaml:"drainFor"`   // how long an answer is read on for its usage after the caller left
+	DrainKiB   int64         `yaml:"drainKiB"`   // and how much of it
+	Shutdown   time.Duration `yaml:"shutdown"`   // how long streams may go on after SIGTERM
+	FirstByte  time.Duration `yaml:"firstByte"`  // how long a provider may take to accept a request
+	Idle       time.Duration `yaml:"idle"`       // how long a provider's stream may be silent
+	PreviewTTL time.Duration `yaml:"previewTTL"` // how long a preview waits for a person
+}
+
+// PolicyConfig is what no organisation can go below.
+type PolicyConfig struct {
+	RedactionFloor string `yaml:"redactionFloor"` // off, balanced or strict; empty: off
+}
+
+// SecretRef is a secret by reference: env:NAME or file:PATH. A value written out is refused, so that a configuration file can be shown.
+type SecretRef string
+
+// Resolve reads the secret; an empty reference is no secret.
+func (r SecretRef) Resolve() (keyring.Secret, error) {
+	kind, where, ok := strings.Cut(string(r), ":")
+	switch {
+	case r == "":
+		return keyring.Secret{}, nil
+	case ok && kind == "env":
+		v, set := os.LookupEnv(where)
+		if !set || v == "" {
+			return keyring.Secret{}, fmt.Errorf("environment variable %s is not set", where)
+		}
+		return keyring.NewSecret(v), nil
+	case ok && kind == "file":
+		b, err := os.ReadFile(where)
+		if err != nil {
+			return keyring.Secret{}, err
+		}
+		return keyring.NewSecret(strings.TrimSpace(string(b))), nil
+	}
+	return keyring.Secret{}, errors.New("write secrets as env:NAME or file:PATH, never their value")
+}
+
+// defaults are the settings a file need not repeat.
+func defaults() Config {
+	return Config{
+		Listen: "127.0.0.1:8080", Data: "./data",
+		Chroma: ChromaConfig{TenantPrefix: "client__", Database: "default"},
+		Plans: map[string]PlanConfig{
+			"paying":    {RequestsPerMinute: 300, Concurrent: 32},
+			"lingering": {RequestsPerMinute: 60, Concurrent: 4},
+		},
+		Limits: LimitsConfig{MaxBodyMiB: 20, DrainFor: 15 * time.Second, DrainKiB: 64, Shutdown: 25 * time.Second, FirstByte: time.Minute, Idle: 90 * time.Second, PreviewTTL: 7 * 24 * time.Hour},
+	}
+}
+
+// readConfig reads a file over base; unknown keys are refused with their line.
+func readConfig(path string, base Config) (Config, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return base, fmt.Errorf("configuration: %w", err)
+	}
+	d := yaml.NewDecoder(bytes.NewReader(raw))
+	d.KnownFields(true)
+	if err := d.Decode(&base); err != nil && !errors.Is(err, io.EOF) {
+		return base, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	return base, nil
+}
+
+// complete fills what follows from other settings and joins everything that is wrong.
+func (c *Config) complete(dev bool) error {
+	var bad []error
+	fail := func(format string, args ...any) { bad = append(bad, fmt.Errorf(format, args...)) }
+	if c.Database.Control == "" {
+		c.Database.Control = "file:" + filepath.Join(c.Data, "control.db")
+	}
+	if c.Database.Tenant == "" {
+		c.Database.Tenant = "file:" + filepath.Join(c.Data, "tenants", "{slug}.db")
+	}
+	if c.PublicURL == "" {
+		c.PublicURL = "http://" + c.Listen
+	}
+	if u, err := url.Parse(c.PublicURL); err != nil || u.Scheme == "" || u.Host == "" {
+		fail("publicUrl: %q is not a URL such as https://agent.example", c.PublicURL)
+	}
+	if len(c.Plans) == 0 {
+		fail("plans: define at least one")
+	}
+	for name, p := range c.Plans {
+		if p.RequestsPerMinute < 1 || p.Concurrent < 1 {
+			fail("plans.%s: requestsPerMinute and concurrent must be at least 1", name)
+		}
+	}
+	if len(c.Providers) == 0 {
+		fail("providers: define at least one")
+	}
+	for name, p := range c.Providers {
+		switch {
+		case p.Kind == "demo" && !dev:
+			fail("providers.%s: the demo provider runs under gateway dev only", name)
+		case p.Kind != "anthropic" && p.Kind != "demo":
+			fail("providers.%s.kind: %q is not a kind; use anthropic", name, p.Kind)
+		}
+	}
+	if len(c.Models) == 0 {
+		fail("models: route at least one, for example {name: \"claude-*\", routes: [{provider: anthropic}]}")
+	}
+	for i, m := range c.Models {
+		if len(m.Routes) != 1 {
+			fail("models[%d] (%s): give exactly one route", i, m.Name)
+		}
+	}
+	if !dev {
+		if len(c.Identity.Issuers) == 0 {
+			fail("identity.issuers: name at least one")
+		}
+		if c.MasterKey == "" {
+			fail("masterKey: set env:NAME or file:PATH of 32 bytes in base64")
+		}
+		for i, is := range c.Identity.Issuers {
+			if is.ID == devIssuer {
+				fail("identity.issuers[%d]: %s is the issuer of gateway dev", i, devIssuer)
+			}
+		}
+	}
+	if c.Limits.MaxBodyMiB < 1 || c.Limits.MaxBodyMiB > 512 {
+		fail("limits.maxBodyMiB: must be between 1 and 512")
+	}
+	return errors.Join(bad...)
+}
+
+func (c *Config) plans() map[string]billing.Plan {
+	out := make(map[string]billing.Plan, len(c.Plans))
+	for name, p := range c.Plans {
+		out[name] = billing.Plan{RequestsPerMinute: p.RequestsPerMinute, Concurrent: p.Concurrent}
+	}
+	return out
+}
+
+func (c *Config) origins() []string {
+	origins := append([]string(nil), c.Identity.Origins...)
+	if u, err := url.Parse(c.PublicURL); err == nil {
+		origins = append(origins, u.Scheme+"://"+u.Host)
+	}
+	return origins
+}

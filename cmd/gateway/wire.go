@@ -1,0 +1,355 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sort"
+	"time"
+
+	"github.com/lossless-group/gateway/admin"
+	"github.com/lossless-group/gateway/billing"
+	"github.com/lossless-group/gateway/dispatch"
+	"github.com/lossless-group/gateway/fault"
+	"github.com/lossless-group/gateway/gateway"
+	"github.com/lossless-group/gateway/gateway/httpapi"
+	"github.com/lossless-group/gateway/journal"
+	"github.com/lossless-group/gateway/keyring"
+	"github.com/lossless-group/gateway/libsql"
+	"github.com/lossless-group/gateway/metrics"
+	"github.com/lossless-group/gateway/policy"
+	"github.com/lossless-group/gateway/policy/rego"
+	"github.com/lossless-group/gateway/provider"
+	"github.com/lossless-group/gateway/provider/anthropic"
+	"github.com/lossless-group/gateway/provider/demo"
+	"github.com/lossless-group/gateway/redaction"
+	"github.com/lossless-group/gateway/tenancy"
+	"github.com/lossless-group/gateway/tenancy/jwks"
+	"github.com/lossless-group/gateway/tenancy/me"
+)
+
+// app is the whole service, put together and not yet listening.
+type app struct {
+	cfg     Config
+	log     *slog.Logger
+	stores  *libsql.Stores
+	keys    *keyring.Keyring
+	journal *journal.Journal
+	metrics *metrics.Metrics
+	handler http.Handler
+	server  *httpapi.Server
+	closers []func(context.Context) error
+}
+
+// parts are what gateway dev brings along instead of configuration.
+type parts struct {
+	keys         tenancy.KeySource // of the built-in issuer; nil: fetched from the issuers' JWKS
+	capabilities []dispatch.Capability
+	seed         func(context.Context, *libsql.Stores, *keyring.Keyring) error
+	routes       func(*httpapi.Server)
+}
+
+// build puts the rooms together, from the bottom up. What was opened is in app.closers even when it fails half-way.
+func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, err error) {
+	a = &app{cfg: cfg, log: log}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.close(context.WithoutCancel(ctx)))
+		}
+	}()
+	clock := time.Now
+
+	// Storage and keys.
+	dbToken, err := cfg.Database.AuthToken.Resolve()
+	if err != nil {
+		return a, fmt.Errorf("database.authToken: %w", err)
+	}
+	sealer, redactionKey, err := masterKeys(cfg)
+	if err != nil {
+		return a, err
+	}
+	if a.stores, err = libsql.Open(ctx, libsql.Config{Control: cfg.Database.Control, Tenant: cfg.Database.Tenant, AuthToken: dbToken, Clock: clock, Logger: log}); err != nil {
+		return a, fmt.Errorf("database: %w", err)
+	}
+	a.defer_(a.stores.Close)
+	a.keys = keyring.New(a.stores.Keys, sealer, clock, keyring.Options{})
+	a.defer_(func(context.Context) error { return a.keys.Close() })
+	if p.seed != nil {
+		if err := p.seed(ctx, a.stores, a.keys); err != nil {
+			return a, fmt.Errorf("seed: %w", err)
+		}
+	}
+
+	// Who is calling.
+	verifier, err := a.identity(cfg, p, clock)
+	if err != nil {
+		return a, fmt.Errorf("identity: %w", err)
+	}
+	tenants := tenancy.NewResolver(a.stores.Orgs, clock, 0)
+
+	// What may be done, and with what.
+	limiter, err := billing.NewLimiter(cfg.plans(), clock)
+	if err != nil {
+		return a, err
+	}
+	engine, err := rego.New(ctx, rego.Options{Clock: clock, RedactionFloor: cfg.Policy.RedactionFloor})
+	if err != nil {
+		return a, fmt.Errorf("policy: %w", err)
+	}
+	settings := policy.NewBook(a.stores.Settings, clock, 2*time.Second)
+	hide, err := redaction.New(redactionKey)
+	if err != nil {
+		return a, err
+	}
+	registry, err := dispatch.NewRegistry(p.capabilities)
+	if err != nil {
+		return a, err
+	}
+	models, err := catalogue(cfg, clock)
+	if err != nil {
+		return a, err
+	}
+
+	// What was used.
+	prices := billing.Embedded()
+	if a.metrics, err = metrics.New(metricsOptions(cfg, prices)); err != nil {
+		return a, err
+	}
+	if a.journal, err = journal.Open(journal.Config{Dir: filepath.Join(cfg.Data, "journal"), Clock: clock, Logger: log, Ledger: a.stores.Ledger, Turns: a.stores.Turns, Price: prices}); err != nil {
+		return a, fmt.Errorf("journal: %w", err)
+	}
+	a.defer_(a.journal.Close)
+	if err := a.metrics.Journal(journalStats(a.journal)); err != nil {
+		return a, err
+	}
+
+	// The turn, and its faces.
+	turn := gateway.New(gateway.Config{
+		Tenants: tenants, Limiter: limiter, Settings: settings, Policy: engine, Keys: a.keys, Sealer: sealer, Redaction: hide, Models: models,
+		Registry: registry, Prices: prices, Journal: a.journal, Turns: a.stores.Turns, Pending: a.stores.Pending, Observer: observer{a.metrics},
+		Logger: log, Clock: clock, DrainFor: cfg.Limits.DrainFor, DrainBytes: cfg.Limits.DrainKiB << 10, PreviewTTL: cfg.Limits.PreviewTTL,
+	})
+	var metricsHandler http.Handler
+	if cfg.Telemetry.MetricsListen == "" {
+		metricsHandler = a.metrics.Handler()
+	}
+	a.server = httpapi.New(httpapi.Config{
+		Gateway: turn, Verifier: verifier, Cookies: cookies(cfg), Origins: cfg.origins(), MaxBody: int64(cfg.Limits.MaxBodyMiB) << 20,
+		Observer: observer{a.metrics}, Logger: log, Clock: clock, Ready: a.stores.Ping, Metrics: metricsHandler, Version: version,
+	})
+	admin.Mount(a.server.Group("/api"), admin.Config{
+		Principal: a.server.Principal, Tenants: tenants, Settings: settings, Keys: a.keys, Ledger: a.stores.Ledger, Audit: a.stores.Audit,
+		Known: known{registry, models}, Clock: clock,
+	})
+	if p.routes != nil {
+		p.routes(a.server)
+	}
+	a.handler = a.server.Handler()
+	return a, nil
+}
+
+func (a *app) defer_(f func(context.Context) error) { a.closers = append(a.closers, f) }
+
+// close undoes build in reverse: the journal is drained before the databases it drains into are closed. It joins all errors.
+func (a *app) close(ctx context.Context) error {
+	var errs []error
+	for i := len(a.closers) - 1; i >= 0; i-- {
+		errs = append(errs, a.closers[i](ctx))
+	}
+	a.closers = nil
+	return errors.Join(errs...)
+}
+
+func (a *app) identity(cfg Config, p parts, clock func() time.Time) (*tenancy.Verifier, error) {
+	vc := tenancy.VerifierConfig{Issuers: cfg.Identity.Issuers, Keys: p.keys, Clock: clock}
+	if vc.Keys == nil {
+		var ends []jwks.Endpoint
+		for _, is := range cfg.Identity.Issuers {
+			ends = append(ends, jwks.Endpoint{Issuer: is.ID, URL: is.JWKSURL, AllowPlain: is.AllowPlain})
+		}
+		remote, err := jwks.New(jwks.Config{Endpoints: ends, Clock: clock})
+		if err != nil {
+			return nil, err
+		}
+		a.defer_(func(context.Context) error { return remote.Close() })
+		vc.Keys = remote
+	}
+	var asks []me.Endpoint
+	for _, is := range cfg.Identity.Issuers {
+		if is.MeURL != "" {
+			asks = append(asks, me.Endpoint{Issuer: is.ID, URL: is.MeURL, AllowPlain: is.AllowPlain})
+		}
+	}
+	if len(asks) > 0 {
+		client, err := me.New(me.Config{Endpoints: asks, Clock: clock})
+		if err != nil {
+			return nil, err
+		}
+		a.defer_(func(context.Context) error { return client.Close() })
+		vc.Me = client
+	}
+	return tenancy.NewVerifier(vc)
+}
+
+func cookies(cfg Config) []string {
+	var names []string
+	for _, is := range cfg.Identity.Issuers {
+		if is.Cookie != "" {
+			names = append(names, is.Cookie)
+		}
+	}
+	return names
+}
+
+// masterKeys reads the master keys. The redaction key is derived from the oldest of them, so that adding a newer one during rotation
+// changes no token of a running conversation.
+func masterKeys(cfg Config) (*keyring.Sealer, []byte, error) {
+	list, err := cfg.MasterKey.Resolve()
+	if err != nil {
+		return nil, nil, fmt.Errorf("masterKey: %w", err)
+	}
+	masters, err := keyring.ParseMasterKeys(list.Reveal())
+	if err != nil {
+		return nil, nil, fmt.Errorf("masterKey: %w", err)
+	}
+	sealer, err := keyring.NewSealer(masters)
+	if err != nil {
+		return nil, nil, fmt.Errorf("masterKey: %w", err)
+	}
+	key, err := masters[len(masters)-1].Derive("redaction/v1", 32)
+	return sealer, key, err
+}
+
+// catalogue makes the providers and the table of models.
+func catalogue(cfg Config, clock func() time.Time) (*provider.Catalogue, error) {
+	names := make([]string, 0, len(cfg.Providers))
+	for name := range cfg.Providers {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	var list []provider.Provider
+	for _, name := range names {
+		pc := cfg.Providers[name]
+		switch pc.Kind {
+		case "demo":
+			p, err := demo.New(demo.Config{Pace: demo.DefaultPace, Clock: clock})
+			if err != nil {
+				return nil, fmt.Errorf("providers.%s: %w", name, err)
+			}
+			list = append(list, p)
+		case "anthropic":
+			p, err := anthropic.New(anthropic.Config{Name: name, BaseURL: pc.BaseURL, TTFB: cfg.Limits.FirstByte, IdleTimeout: cfg.Limits.Idle, Now: clock})
+			if err != nil {
+				return nil, fmt.Errorf("providers.%s: %w", name, err)
+			}
+			list = append(list, p)
+		}
+	}
+	var models []provider.Model
+	for _, m := range cfg.Models {
+		models = append(models, provider.Model{Name: m.Name, Provider: m.Routes[0].Provider, Upstream: m.Routes[0].Model})
+	}
+	return provider.NewCatalogue(list, models)
+}
+
+// known tells the admin API what policies may speak of.
+type known struct {
+	registry *dispatch.Registry
+	models   *provider.Catalogue
+}
+
+func (k known) Capabilities() []string {
+	var out []string
+	for _, c := range k.registry.View(tenancy.TierAdmin, nil) {
+		out = append(out, c.Name)
+	}
+	return out
+}
+
+func (k known) Models() []string {
+	var out []string
+	for _, m := range k.models.Models() {
+		out = append(out, m.Name)
+	}
+	return out
+}
+
+func (k known) HasProvider(name string) bool { return k.models.HasProvider(name) }
+
+// listen serves until ctx ends, then drains: no new connections, streams may go on until the deadline, what is left is told why and ended, the
+// journal is flushed, the databases closed.
+func (a *app) listen(ctx context.Context, ready func(addr string)) error {
+	ln, err := net.Listen("tcp", a.cfg.Listen)
+	if err != nil {
+		return errors.Join(fmt.Errorf("listen: %w", err), a.close(context.WithoutCancel(ctx)))
+	}
+	base, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer end(nil)
+	srv := &http.Server{
+		Handler: a.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		BaseContext: func(net.Listener) context.Context { return base },
+		ErrorLog:    slog.NewLogLogger(a.log.Handler(), slog.LevelWarn),
+	}
+	failed := make(chan error, 2)
+	go func() { failed <- srv.Serve(ln) }()
+	var side *http.Server
+	if a.cfg.Telemetry.MetricsListen != "" {
+		mux := http.NewServeMux()
+		mux.Handle("GET /metrics", a.metrics.Handler())
+		side = &http.Server{Addr: a.cfg.Telemetry.MetricsListen, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+		go func() { failed <- side.ListenAndServe() }()
+	}
+	ready(ln.Addr().String())
+	select {
+	case err = <-failed:
+	case <-ctx.Done():
+		err = nil
+		a.log.Info("draining", "atMost", a.cfg.Limits.Shutdown)
+	}
+	return errors.Join(err, a.drain(srv, side, end))
+}
+
+func (a *app) drain(srv, side *http.Server, end context.CancelCauseFunc) error {
+	patience, cancel := context.WithTimeout(context.Background(), a.cfg.Limits.Shutdown)
+	defer cancel()
+	err := srv.Shutdown(patience)
+	if errors.Is(err, context.DeadlineExceeded) {
+		end(fault.New(fault.Unavailable, "gateway", "shutting_down", "The gateway is restarting. What came so far is incomplete; try again."))
+		last, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		err = srv.Shutdown(last)
+	}
+	errs := []error{err}
+	if side != nil {
+		errs = append(errs, side.Close())
+	}
+	flush, cancel2 := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel2()
+	errs = append(errs, a.close(flush))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("shutdown: %w", err)
+	}
+	a.log.Info("stopped")
+	return nil
+}
+
+// logger writes what happened, never what was said.
+func logger(format, level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level: %q is not a level; use debug, info, warn or error", level)
+	}
+	opts := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(os.Stderr, opts)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(os.Stderr, opts)), nil
+	}
+	return nil, fmt.Errorf("--log-format: %q is not a format; use text or json", format)
+}
