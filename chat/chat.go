@@ -159,7 +159,7 @@ const (
 	EventBlockStart                  // Index, Block; CallID and Name for tool calls
 	EventText                        // Index, Text: an increment
 	EventThinking                    // Index, Text: an increment
-	EventSignature                   // Index, Text: the block's signature, opaque; it replaces, never appends
+	EventSignature                   // Index; opaque, Wire only
 	EventToolInput                   // Index, Text: an increment of the arguments' JSON
 	EventBlockStop                   // Index
 	EventStop                        // Stop, StopRaw, Usage

@@ -230,11 +230,11 @@ func (t Tenant) Tier() Tier { return t.Role.Tier() }
 
 // Claims says where a token keeps what we need. Empty names mean the issuer does not carry it.
 type Claims struct {
-	User    string `yaml:"user" json:"user"`
-	Session string `yaml:"session" json:"session"`
-	Org     string `yaml:"org" json:"org"`
-	Role    string `yaml:"role" json:"role"`
-	Email   string `yaml:"email" json:"email"`
+	User    string `yaml:"user" json:"user"`       // claim with the person's id; empty: sub
+	Session string `yaml:"session" json:"session"` // claim with the session's id
+	Org     string `yaml:"org" json:"org"`         // claim with the organisation
+	Role    string `yaml:"role" json:"role"`       // claim with the role in it
+	Email   string `yaml:"email" json:"email"`     // claim with the person's address
 }
 
 // SettingsDoc is an organisation's settings as stored: one JSON document and its revision, which rises by one with

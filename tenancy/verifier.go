@@ -28,7 +28,7 @@ type Issuer struct {
 	MeURL      string   `yaml:"meUrl" json:"meUrl"`           // answers memberships for tokens without org or role; empty: it has none
 	Cookie     string   `yaml:"cookie" json:"cookie"`         // name of its session cookie; empty: no cookie is accepted
 	Audience   []string `yaml:"audience" json:"audience"`     // a token must be meant for one of these; empty: not checked
-	Claims     Claims   `yaml:"claims" json:"claims"`         // an empty User means sub
+	Claims     Claims   `yaml:"claims" json:"claims"`         // which claims of the token say what
 	AllowPlain bool     `yaml:"allowPlain" json:"allowPlain"` // permit http:// beyond loopback, for an identity service inside a private network
 }
 

@@ -24,28 +24,28 @@ type Config struct {
 	Data      string `yaml:"data"`      // directory of the journal, and of file databases by default
 	PublicURL string `yaml:"publicUrl"` // how browsers reach us; the origin session cookies are accepted from
 
-	Database  DatabaseConfig            `yaml:"database"`
+	Database  DatabaseConfig            `yaml:"database"`  // where the databases are: file: is SQLite in this process; libsql:, https: and http: a libSQL server
 	MasterKey SecretRef                 `yaml:"masterKey"` // 32 bytes, base64; several separated by commas during rotation, newest first
-	Identity  IdentityConfig            `yaml:"identity"`
-	Providers map[string]ProviderConfig `yaml:"providers"`
-	Models    []ModelConfig             `yaml:"models"`
-	Plans     map[string]PlanConfig     `yaml:"plans"`
-	Chroma    ChromaConfig              `yaml:"chroma"`
-	Telemetry TelemetryConfig           `yaml:"telemetry"`
-	Limits    LimitsConfig              `yaml:"limits"`
-	Policy    PolicyConfig              `yaml:"policy"`
+	Identity  IdentityConfig            `yaml:"identity"`  // whose tokens are accepted
+	Providers map[string]ProviderConfig `yaml:"providers"` // by name; the name is what keys and models refer to
+	Models    []ModelConfig             `yaml:"models"`    // which model goes where; the longest matching prefix wins
+	Plans     map[string]PlanConfig     `yaml:"plans"`     // named sets of limits; an organisation is on one
+	Chroma    ChromaConfig              `yaml:"chroma"`    // names that token and cache series carry
+	Telemetry TelemetryConfig           `yaml:"telemetry"` // where metrics are served
+	Limits    LimitsConfig              `yaml:"limits"`    // bounds of single requests
+	Policy    PolicyConfig              `yaml:"policy"`    // what no organisation can go below
 }
 
 // DatabaseConfig says where the databases are. file: is SQLite here, libsql:, https: and http: a libSQL server.
 type DatabaseConfig struct {
-	Control   string    `yaml:"control"`
-	Tenant    string    `yaml:"tenant"` // contains {slug} once
-	AuthToken SecretRef `yaml:"authToken"`
+	Control   string    `yaml:"control"`   // URL of the control database; empty: a file below data
+	Tenant    string    `yaml:"tenant"`    // URL of a tenant database with {slug} in it once; empty: files below data
+	AuthToken SecretRef `yaml:"authToken"` // bearer token for a libSQL server
 }
 
 // IdentityConfig lists whose tokens are accepted.
 type IdentityConfig struct {
-	Issuers []tenancy.Issuer `yaml:"issuers"`
+	Issuers []tenancy.Issuer `yaml:"issuers"` // identity services
 	Origins []string         `yaml:"origins"` // further origins a session cookie is accepted from
 }
 
@@ -57,26 +57,26 @@ type ProviderConfig struct {
 
 // ModelConfig maps a model name, or a prefix ending in *, to a provider.
 type ModelConfig struct {
-	Name   string        `yaml:"name"`
-	Routes []RouteConfig `yaml:"routes"`
+	Name   string        `yaml:"name"`   // a model's name, or a prefix ending in *
+	Routes []RouteConfig `yaml:"routes"` // exactly one
 }
 
 // RouteConfig is one way to reach a model.
 type RouteConfig struct {
-	Provider string `yaml:"provider"`
-	Model    string `yaml:"model"` // the provider's own name; empty: the same
+	Provider string `yaml:"provider"` // a name of providers
+	Model    string `yaml:"model"`    // the provider's own name; empty: the same
 }
 
 // PlanConfig is a named set of limits.
 type PlanConfig struct {
-	RequestsPerMinute int `yaml:"requestsPerMinute"`
-	Concurrent        int `yaml:"concurrent"`
+	RequestsPerMinute int `yaml:"requestsPerMinute"` // turns per organisation, at least 1
+	Concurrent        int `yaml:"concurrent"`        // turns at the same time, at least 1
 }
 
 // ChromaConfig names where vectors live; token and cache series carry these names.
 type ChromaConfig struct {
-	TenantPrefix string `yaml:"tenantPrefix"`
-	Database     string `yaml:"database"`
+	TenantPrefix string `yaml:"tenantPrefix"` // before an organisation's slug
+	Database     string `yaml:"database"`     // within the tenant
 }
 
 // TelemetryConfig says where metrics are served.
@@ -86,7 +86,7 @@ type TelemetryConfig struct {
 
 // LimitsConfig bounds single requests.
 type LimitsConfig struct {
-	MaxBodyMiB int           `yaml:"maxBodyMiB"`
+	MaxBodyMiB int           `yaml:"maxBodyMiB"` // largest request body
 	DrainFor   time.Duration `yaml:"drainFor"`   // how long an answer is read on for its usage after the caller left
 	DrainKiB   int64         `yaml:"drainKiB"`   // and how much of it
 	Shutdown   time.Duration `yaml:"shutdown"`   // how long streams may go on after SIGTERM
