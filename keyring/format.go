@@ -13,17 +13,19 @@ const (
 	maxLabelBytes = 100
 )
 
-// formats are the beginnings providers give their keys, to catch a key pasted into the wrong row before it costs a failed
-// turn. A provider that is not listed takes anything.
+// formats are the beginnings providers give their keys. They shape the hint that is shown, and one that is distinctive catches a key
+// pasted into the wrong row before it costs a failed turn. They are no test of a key: a proxy in front of a provider gives out its own.
 var formats = map[string]struct {
-	prefixes []string
-	wrong    []string // beginnings of another provider's keys that would pass as one of these
+	prefixes []string // longest first
 	sentence string
 }{
-	"anthropic": {[]string{"sk-ant-"}, nil, "An Anthropic key begins with sk-ant-; copy it from console.anthropic.com."},
-	"openai":    {[]string{"sk-"}, []string{"sk-ant-", "sk-or-"}, "An OpenAI key begins with sk- (and not with sk-ant- or sk-or-); copy it from platform.openai.com."},
-	"gemini":    {[]string{"AIza", "AQ."}, nil, "A Gemini key begins with AIza or AQ.; copy it from aistudio.google.com."},
+	"anthropic": {[]string{"sk-ant-"}, "This looks like a key of Anthropic, which begins with sk-ant-. Save it under that provider."},
+	"openai":    {[]string{"sk-proj-", "sk-svcacct-", "sk-"}, "This looks like a key of OpenAI, which begins with sk-proj- or sk-svcacct-. Save it under that provider."},
+	"gemini":    {[]string{"AIza", "AQ."}, "This looks like a key of Gemini, which begins with AIza. Save it under that provider."},
 }
+
+// distinctive beginnings belong to one provider only. A bare sk- does not: many services use it.
+var distinctive = map[string]string{"sk-ant-": "anthropic", "sk-proj-": "openai", "sk-svcacct-": "openai", "AIza": "gemini"}
 
 // checkValue refuses what cannot be a key of the provider and returns the value without the blanks a paste leaves around it.
 // No error repeats any of it.
@@ -43,17 +45,16 @@ func checkValue(provider string, value Secret) (Secret, error) {
 			return Secret{}, bad("key_malformed", "The key holds a space, a line break or a character no key has; copy it again, without anything around it.")
 		}
 	}
-	f, known := formats[provider]
-	if !known {
+	if _, known := formats[provider]; !known {
 		return NewSecret(v), nil
 	}
-	for _, w := range f.wrong {
-		if strings.HasPrefix(v, w) {
-			return Secret{}, bad("key_wrong_provider", f.sentence)
+	for prefix, owner := range distinctive {
+		if owner != provider && strings.HasPrefix(v, prefix) {
+			return Secret{}, bad("key_wrong_provider", formats[owner].sentence)
 		}
 	}
-	if p := knownPrefix(provider, v); p == "" || len(v) == len(p) {
-		return Secret{}, bad("key_wrong_provider", f.sentence)
+	if p := knownPrefix(provider, v); p != "" && len(v) == len(p) {
+		return Secret{}, bad("key_malformed", "This is only the beginning of a key; copy it again, whole.")
 	}
 	return NewSecret(v), nil
 }

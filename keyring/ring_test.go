@@ -247,7 +247,7 @@ func TestSaveChecksAndMasks(t *testing.T) {
 		code, field                  string
 	}{
 		{name: "anthropic", provider: "anthropic", label: "work", value: canary, hint: "sk-ant-...AB12", last: "AB12"},
-		{name: "openai", provider: "openai", value: "sk-proj-0123456789abcdWXYZ", hint: "sk-...WXYZ", last: "WXYZ"},
+		{name: "openai", provider: "openai", value: "sk-proj-0123456789abcdWXYZ", hint: "sk-proj-...WXYZ", last: "WXYZ"},
 		{name: "gemini", provider: "gemini", value: "AIzaSyA0123456789abcdQRST", hint: "AIza...QRST", last: "QRST"},
 		{name: "gemini of the new kind", provider: "gemini", value: "AQ.Ab8RN6J0123456789", hint: "AQ....6789", last: "6789"},
 		{name: "any provider", provider: "mistral", value: "0123456789abcdefghij", hint: "...ghij", last: "ghij"},
@@ -268,7 +268,8 @@ func TestSaveChecksAndMasks(t *testing.T) {
 		{name: "openai key for anthropic", provider: "anthropic", value: "sk-proj-CANARY01234567", code: "key_wrong_provider", field: "/key"},
 		{name: "anthropic key for openai", provider: "openai", value: canary, code: "key_wrong_provider", field: "/key"},
 		{name: "openai key for gemini", provider: "gemini", value: "sk-proj-CANARY01234567", code: "key_wrong_provider", field: "/key"},
-		{name: "only the prefix", provider: "anthropic", value: "sk-ant-", code: "key_wrong_provider", field: "/key"},
+		{name: "a proxy's own key", provider: "anthropic", value: "team-key-0123456789abWXYZ", hint: "...WXYZ", last: "WXYZ"},
+		{name: "only the prefix", provider: "anthropic", value: "sk-ant-", code: "key_malformed", field: "/key"},
 		{name: "no provider", provider: "", value: canary, code: "provider_invalid", field: "/provider"},
 		{name: "odd provider", provider: "anth/../ropic", value: canary, code: "provider_invalid", field: "/provider"},
 		{name: "label with a line break", provider: "anthropic", label: "a\nb", value: canary, code: "label_invalid", field: "/label"},

@@ -51,7 +51,7 @@ type IdentityConfig struct {
 
 // ProviderConfig is one model provider.
 type ProviderConfig struct {
-	Kind    string `yaml:"kind"`    // anthropic; demo in dev only
+	Kind    string `yaml:"kind"`    // anthropic; demo in dev only; empty: the same as the name
 	BaseURL string `yaml:"baseUrl"` // empty: the provider's own
 }
 
@@ -180,6 +180,10 @@ func (c *Config) complete(dev bool) error {
 		fail("providers: define at least one")
 	}
 	for name, p := range c.Providers {
+		if p.Kind == "" && (name == "anthropic" || name == "demo") {
+			p.Kind = name
+			c.Providers[name] = p
+		}
 		switch {
 		case p.Kind == "demo" && !dev:
 			fail("providers.%s: the demo provider runs under gateway dev only", name)

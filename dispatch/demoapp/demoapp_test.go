@@ -21,9 +21,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // harness drives the app as the gateway does: through a registry and a turn.
 type harness struct {
-	t    testing.TB
-	reg  *dispatch.Registry
-	next int
+	t   testing.TB
+	reg *dispatch.Registry
 }
 
 func newHarness(t testing.TB, a *App) *harness {
