@@ -7,13 +7,17 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
@@ -184,6 +188,9 @@ func (a *api) patchSettings(c echo.Context, t tenancy.Tenant) error {
 
 func body(c echo.Context) ([]byte, error) {
 	const limit = 1 << 20
+	if enc := c.Request().Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		return nil, fault.Invalidf("admin.body", "", "Content-Encoding is not accepted here. Send the body uncompressed.")
+	}
 	b, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, limit))
 	if err != nil {
 		return nil, fault.New(fault.TooLarge, "admin.body", "body_too_large", "The body is larger than 1 MiB.")
@@ -192,6 +199,50 @@ func body(c echo.Context) ([]byte, error) {
 		return nil, fault.Invalidf("admin.body", "", "The body is empty. Send a JSON object.")
 	}
 	return b, nil
+}
+
+// texts reads one JSON object whose members are strings, all known and each there at most once. Errors name the member and repeat no value:
+// it may be a key.
+func texts(raw []byte, known ...string) (map[string]string, error) {
+	const op = "admin.texts"
+	out := map[string]string{}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		if !json.Valid(raw) {
+			return nil, fault.Invalidf(op, "", "The body is not valid JSON; send one object.")
+		}
+		return nil, fault.Invalidf(op, "", "The body must be a JSON object with the members %s.", strings.Join(known, ", "))
+	}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return nil, fault.Invalidf(op, "", "The body is not valid JSON; send one object.")
+		}
+		name, _ := t.(string)
+		at := "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+		if !slices.Contains(known, name) {
+			return nil, fault.Invalidf(op, at, "There is no member %q here. Known members: %s.", name, strings.Join(known, ", "))
+		}
+		if _, dup := out[name]; dup {
+			return nil, fault.Invalidf(op, at, "%s stands twice; send it once.", name)
+		}
+		var v json.RawMessage
+		if err := d.Decode(&v); err != nil {
+			return nil, fault.Invalidf(op, at, "The body is not valid JSON; send one object.")
+		}
+		var text string
+		if len(v) == 0 || v[0] != '"' || !utf8.Valid(v) || json.Unmarshal(v, &text) != nil {
+			return nil, fault.Invalidf(op, at, "%s must be a string of valid UTF-8.", name)
+		}
+		out[name] = text
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, fault.Invalidf(op, "", "The body is not valid JSON; send one object.")
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, fault.Invalidf(op, "", "There is something after the JSON object. Send one object only.")
+	}
+	return out, nil
 }
 
 // usage folds the organisation's ledger. Days are days of the organisation's time zone; a cost is a decimal string of USD.
@@ -287,20 +338,14 @@ func (a *api) saveKey(c echo.Context, t tenancy.Tenant) error {
 	if err != nil {
 		return err
 	}
-	var in struct {
-		Provider string `json:"provider"`
-		Key      string `json:"key"`
-		Label    string `json:"label"`
+	in, err := texts(raw, "provider", "key", "label")
+	if err != nil {
+		return err
 	}
-	d := json.NewDecoder(strings.NewReader(string(raw)))
-	d.DisallowUnknownFields()
-	if d.Decode(&in) != nil {
-		return fault.Invalidf(op, "", "Send {provider, key, label}, all strings.")
-	}
-	if !a.Known.HasProvider(in.Provider) {
+	if !a.Known.HasProvider(in["provider"]) {
 		return fault.Invalidf(op, "/provider", "There is no such provider here.")
 	}
-	k, err := a.Keys.Save(c.Request().Context(), keyring.Owner{Org: t.Org.ID}, in.Provider, in.Label, keyring.NewSecret(in.Key))
+	k, err := a.Keys.Save(c.Request().Context(), keyring.Owner{Org: t.Org.ID}, in["provider"], in["label"], keyring.NewSecret(in["key"]))
 	if err != nil {
 		return err
 	}

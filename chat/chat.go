@@ -183,6 +183,7 @@ type Event struct {
 	StopRaw   string
 	Usage     *Usage   // cumulative so far: the last value wins, never add
 	Message   *Message // Whole
+	More      bool     // a further event is here already, so nobody need hurry to pass this one on alone
 	WireName  string   // SSE event name as the provider sent it
 	Wire      []byte   // SSE data as the provider sent it, or the whole JSON body
 }

@@ -93,6 +93,9 @@ func clientTools(n *Native) []policy.CapabilityInfo {
 // recall loads the thread: its earlier turns as history and the map that restores their tokens. A request of several messages
 // carries its own history and recalls only the map.
 func (g *Gateway) recall(ctx context.Context, t *turn) error {
+	if t.req.NewThread { // the database need not be asked, nor even be there
+		return nil
+	}
 	turns, err := g.thread(ctx, t.tenant.Org.ID, t.tenant.User, t.req.ThreadID)
 	if err != nil {
 		return err

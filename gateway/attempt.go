@@ -80,6 +80,9 @@ func (g *Gateway) attempt(ctx context.Context, t *turn, body redaction.Masked, s
 	o.EndedAt = g.Clock()
 	if err != nil {
 		o.Status = openFailure(ctx, err)
+		if fe := ended(ctx); fe != nil && o.Status == billing.StatusCancelled {
+			return ans, fe
+		}
 		return ans, g.explain(t, err)
 	}
 	defer st.Close()
@@ -99,6 +102,10 @@ func (g *Gateway) attempt(ctx context.Context, t *turn, body redaction.Masked, s
 		t.status = Cancelled
 	case err == nil:
 		o.Status = billing.StatusOK
+	case ended(ctx) != nil:
+		o.Status = billing.StatusCancelled
+	case fault.From(err).Upstream != nil: // the provider said so itself, in the middle of its answer
+		o.Status = billing.StatusUpstreamError
 	default:
 		o.Status = billing.StatusCut
 	}
@@ -127,6 +134,8 @@ func forward(t *turn) map[string][]string {
 func openFailure(ctx context.Context, err error) string {
 	fe := fault.From(err)
 	switch {
+	case fe.Code == "upstream_rejected", fe.Code == "provider_key_rejected":
+		return billing.StatusRefused
 	case fe.Upstream != nil && fe.Upstream.Status != 0, fe.Code == "upstream_unreachable":
 		return billing.StatusUpstreamError
 	case ctx.Err() != nil || fe.Kind == fault.Canceled:
@@ -192,6 +201,12 @@ type show struct {
 	stop     chat.Stop
 }
 
+// over reports the end of a whole answer. A fault is never that, whatever its cause: a cut must not look like a clean end.
+func over(err error) bool {
+	var fe *fault.Error
+	return errors.Is(err, io.EOF) && !errors.As(err, &fe)
+}
+
 // all reads the stream to its end. Its error is what the caller must be told; it is errGone when there is no caller left.
 func (s *show) all(ctx context.Context, st provider.Stream) (answer, error) {
 	s.blocks = map[int]chat.PartKind{}
@@ -200,14 +215,14 @@ func (s *show) all(ctx context.Context, st provider.Stream) (answer, error) {
 	}
 	for {
 		ev, err := st.Next()
-		if fe := ended(ctx); fe != nil && !s.gone {
+		if fe := ended(ctx); fe != nil && !s.gone && !over(err) {
 			s.flush()
 			return answer{}, fe
 		}
 		if ctx.Err() != nil && !s.gone {
 			s.gone = true
 		}
-		if errors.Is(err, io.EOF) {
+		if over(err) {
 			s.ended = true
 			break
 		}
@@ -220,7 +235,8 @@ func (s *show) all(ctx context.Context, st provider.Stream) (answer, error) {
 		}
 		s.received += int64(len(ev.Text))
 		if s.gone {
-			if s.drained += int64(len(ev.Wire)); s.drained > s.g.DrainBytes {
+			s.drained += int64(len(ev.Wire))
+			if s.drained > s.g.DrainBytes && ev.Kind != chat.EventWhole && ev.Kind != chat.EventEnd { // those are the end, whatever they weigh
 				return answer{}, errGone
 			}
 			continue

@@ -76,7 +76,7 @@ func (g *Gateway) converse(ctx context.Context, t *turn, sink Sink) error {
 			t.stop, t.status = answer.stop, endStatus(answer.stop)
 			return nil
 		}
-		if t.step > t.gates.MaxRounds() { // every call of the last round was already refused, and it still asks
+		if t.step > t.gates.MaxRounds()+1 { // every call of the last round was already refused, and it still asks
 			t.stop, t.status = answer.stop, Incomplete
 			return nil
 		}

@@ -17,6 +17,9 @@ const shownOutput = 16 << 10
 // When all are done their results join the conversation as one user message, in call order.
 func (g *Gateway) dispatch(ctx context.Context, t *turn, sink Sink) (paused bool, err error) {
 	for len(t.queue) > 0 {
+		if fe := ended(ctx); fe != nil {
+			return false, fe
+		}
 		if ctx.Err() != nil {
 			t.status = Cancelled
 			return false, errGone

@@ -226,6 +226,16 @@ func (g *Gateway) keepRecent(row transcript.Turn) {
 	g.recent.Add(k, next)
 }
 
+// whole reports whether turns are a thread from its first turn on, without a gap.
+func whole(turns []transcript.Turn) bool {
+	for i, t := range turns {
+		if t.Index != i {
+			return false
+		}
+	}
+	return len(turns) > 0
+}
+
 // thread returns a person's turns of one thread in order: what is stored, and what was said a moment ago.
 func (g *Gateway) thread(ctx context.Context, org tenancy.OrgID, user tenancy.UserID, id string) ([]transcript.Turn, error) {
 	if id == "" {
@@ -234,7 +244,10 @@ func (g *Gateway) thread(ctx context.Context, org tenancy.OrgID, user tenancy.Us
 	stored, err := g.Turns.Thread(ctx, org, user, id)
 	recent, _ := g.recent.Get(threadKey{org, user, id})
 	if err != nil && !fault.Is(err, fault.NotFound) {
-		return nil, err
+		if !whole(recent) {
+			return nil, err
+		}
+		stored = nil // the database is away; what was said a moment ago is all there is of this thread
 	}
 	byID := make(map[string]int, len(stored))
 	for i, t := range stored {

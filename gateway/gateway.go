@@ -131,6 +131,7 @@ type Request struct {
 	ProjectID    string
 	ProjectKind  string
 	ThreadID     string
+	NewThread    bool // ThreadID was made for this request: nothing is stored under it
 	ClientTurnID string
 	AuthTook     time.Duration
 

@@ -76,6 +76,10 @@ func NewReader(src io.Reader, opts ...Option) *Reader {
 // Retry returns the reconnection time the stream last asked for, and whether it asked.
 func (r *Reader) Retry() (time.Duration, bool) { return r.retry, r.hasRetry }
 
+// More reports whether a further whole event has been read already, so that Next will not wait for the source. It may miss one
+// whose lines do not end in LF alone.
+func (r *Reader) More() bool { return bytes.Contains(r.buf[r.pos:r.end], []byte("\n\n")) }
+
 // Next returns the next event. At the end of the stream it returns io.EOF, and any other error of the source as it is;
 // ErrTooLong is final.
 func (r *Reader) Next() (Event, error) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sort"
+	"sync/atomic"
 	"time"
 
 	"github.com/lossless-group/gateway/admin"
@@ -124,6 +125,7 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 		return a, fmt.Errorf("journal: %w", err)
 	}
 	a.defer_(a.journal.Close)
+	a.catchUp(ctx)
 	if err := a.metrics.Journal(journalStats(a.journal)); err != nil {
 		return a, err
 	}
@@ -151,6 +153,19 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 	}
 	a.handler = a.server.Handler()
 	return a, nil
+}
+
+// catchUpFor is how long a start waits for what an earlier process wrote down to reach the databases.
+const catchUpFor = 5 * time.Second
+
+// catchUp brings what a dead process left in the journal into the databases before anybody asks for it: a thread's next turn must see its last
+// one. When that takes long the service starts all the same, and the journal goes on.
+func (a *app) catchUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, catchUpFor)
+	defer cancel()
+	if err := a.journal.Flush(ctx); err != nil {
+		a.log.Warn("started with records of an earlier process still on their way into the databases", "backlog", a.journal.Stats().Backlog, "err", err)
+	}
 }
 
 func (a *app) defer_(f func(context.Context) error) { a.closers = append(a.closers, f) }
@@ -290,10 +305,12 @@ func (a *app) listen(ctx context.Context, ready func(addr string)) error {
 	}
 	base, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
+	var running atomic.Int64
 	srv := &http.Server{
-		Handler: a.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		BaseContext: func(net.Listener) context.Context { return base },
-		ErrorLog:    slog.NewLogLogger(a.log.Handler(), slog.LevelWarn),
+		Handler: counted(&running, a.handler), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 1200 << 10, // a token of a megabyte is refused by the verifier, with a sentence that helps, and not by a bare 431
+		BaseContext:    func(net.Listener) context.Context { return base },
+		ErrorLog:       slog.NewLogLogger(a.log.Handler(), slog.LevelWarn),
 	}
 	failed := make(chan error, 2)
 	go func() { failed <- srv.Serve(ln) }()
@@ -311,18 +328,33 @@ func (a *app) listen(ctx context.Context, ready func(addr string)) error {
 		err = nil
 		a.log.Info("draining", "atMost", a.cfg.Limits.Shutdown)
 	}
-	return errors.Join(err, a.drain(srv, side, end))
+	return errors.Join(err, a.drain(srv, side, &running, end))
 }
 
-func (a *app) drain(srv, side *http.Server, end context.CancelCauseFunc) error {
+// counted keeps count of the requests that are being answered.
+func counted(running *atomic.Int64, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		running.Add(1)
+		defer running.Add(-1)
+		h.ServeHTTP(w, r)
+	})
+}
+
+// farewell is how long a caller may take to read why its stream was ended.
+const farewell = 2 * time.Second
+
+func (a *app) drain(srv, side *http.Server, running *atomic.Int64, end context.CancelCauseFunc) error {
 	patience, cancel := context.WithTimeout(context.Background(), a.cfg.Limits.Shutdown)
 	defer cancel()
 	err := srv.Shutdown(patience)
 	if errors.Is(err, context.DeadlineExceeded) {
 		end(fault.New(fault.Unavailable, "gateway", "shutting_down", "The gateway is restarting. What came so far is incomplete; try again."))
-		last, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		last, cancel := context.WithTimeout(context.Background(), farewell)
 		defer cancel()
-		err = srv.Shutdown(last)
+		if err = srv.Shutdown(last); errors.Is(err, context.DeadlineExceeded) {
+			// Somebody does not read. Closing the connections ends the writes that wait for them, so that these turns are settled too.
+			err = errors.Join(srv.Close(), settled(running))
+		}
 	}
 	errs := []error{err}
 	if side != nil {
@@ -336,6 +368,17 @@ func (a *app) drain(srv, side *http.Server, end context.CancelCauseFunc) error {
 	}
 	a.log.Info("stopped")
 	return nil
+}
+
+// settled waits until no request is being answered any more; closing a server does not.
+func settled(running *atomic.Int64) error {
+	for range 200 {
+		if running.Load() == 0 {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return fmt.Errorf("%d requests did not end; what they used is settled at the next start", running.Load())
 }
 
 // logger writes what happened, never what was said.

@@ -150,7 +150,7 @@ func parseChat(body []byte) (gateway.Request, error) {
 		if err != nil {
 			return req, err
 		}
-		req.ThreadID = "t_" + id.String()
+		req.ThreadID, req.NewThread = "t_"+id.String(), true
 	}
 	return req, nil
 }
@@ -269,7 +269,7 @@ func (a *agentSink) Emit(e gateway.Event) error {
 	}
 	b.Write(data[1:])
 	b.WriteString("\n\n")
-	return a.s.write(b.Bytes())
+	return a.s.write(b.Bytes(), false)
 }
 
 // document collects a turn for callers that want one JSON answer.

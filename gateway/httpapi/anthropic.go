@@ -43,7 +43,7 @@ func (s *Server) messages(c echo.Context) error {
 	decided(c, out.Revision, out.Decision)
 	if err != nil && sink.s.started() && !fault.Is(err, fault.Canceled) {
 		// The answer has begun: the protocol's error event, then the end. Never a clean end after a cut.
-		_ = sink.s.write(sse.AppendEvent(nil, "error", anthropic.ErrorEvent(fault.From(err), requestID(c))))
+		_ = sink.s.write(sse.AppendEvent(nil, "error", anthropic.ErrorEvent(fault.From(err), requestID(c))), false)
 		err = nil
 	}
 	sink.s.close()
@@ -108,7 +108,7 @@ func (a *anthropicSink) Emit(e gateway.Event) error {
 			a.s.start()
 		}
 		a.buf = sse.AppendEvent(a.buf[:0], ev.Event.WireName, ev.Event.Wire)
-		return a.s.write(a.buf)
+		return a.s.write(a.buf, ev.Event.More)
 	}
 	return nil
 }

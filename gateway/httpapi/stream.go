@@ -10,10 +10,14 @@ import (
 	"github.com/lossless-group/gateway/gateway"
 )
 
+// flushWithin is how long an event may wait for one that was said to follow at once.
+const flushWithin = 2 * time.Millisecond
+
 // writeWindow is how long one write to a slow client may take.
 const writeWindow = 30 * time.Second
 
-// stream writes one event stream. Each write is a whole event, flushed; a heartbeat fills silences. It is safe for concurrent use by
+// stream writes one event stream. Each write is a whole event, flushed at once unless another follows on its heels; a heartbeat fills
+// silences. It is safe for concurrent use by
 // its owner and its own timer.
 type stream struct {
 	mu        sync.Mutex
@@ -24,6 +28,7 @@ type stream struct {
 	every     time.Duration
 	timer     *time.Timer
 	deadline  time.Time
+	pending   bool // something was written and not flushed; the timer will do it if nobody else does
 	err       error
 	closed    bool
 }
@@ -50,29 +55,47 @@ func (s *stream) beat() {
 	if s.closed || s.err != nil {
 		return
 	}
-	s.put(s.heartbeat)
+	if s.pending {
+		s.flush()
+		s.timer.Reset(s.every)
+		return
+	}
+	s.put(s.heartbeat, false)
 }
 
-// write sends one event. After an error every further write returns it.
-func (s *stream) write(event []byte) error {
+// write sends one event; more says that another is about to be written. After an error every further write returns it.
+func (s *stream) write(event []byte, more bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
-		s.put(event)
+		s.put(event, more)
 	}
 	return s.err
 }
 
+func (s *stream) flush() {
+	s.pending = false
+	s.err = s.rc.Flush()
+}
+
 // put rolls the write deadline at most once a second: the server has no WriteTimeout, which would cut long streams, and a client that
 // stopped reading must not hold a turn for ever.
-func (s *stream) put(b []byte) {
+func (s *stream) put(b []byte, more bool) {
 	if now := s.clock(); s.deadline.Sub(now) < writeWindow-time.Second {
 		s.deadline = now.Add(writeWindow)
 		_ = s.rc.SetWriteDeadline(s.deadline) // not supported by test recorders; then there is no deadline
 	}
-	if _, s.err = s.w.Write(b); s.err == nil {
-		s.err = s.rc.Flush()
+	if _, s.err = s.w.Write(b); s.err != nil {
+		return
 	}
+	if more {
+		if !s.pending {
+			s.pending = true
+			s.timer.Reset(flushWithin)
+		}
+		return
+	}
+	s.flush()
 	s.timer.Reset(s.every)
 }
 
@@ -80,6 +103,9 @@ func (s *stream) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
+	if s.pending && s.err == nil {
+		s.flush()
+	}
 	if s.timer != nil {
 		s.timer.Stop()
 	}

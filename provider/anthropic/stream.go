@@ -101,8 +101,15 @@ func (s *stream) Usage() (chat.Usage, bool) {
 	return s.whole, s.told
 }
 
-// Header is the response's header.
-func (s *stream) Header() http.Header { return s.res.Header }
+// Header is the response's header. A provider, or a proxy before it, that repeats our key in it does not get it any further.
+func (s *stream) Header() http.Header {
+	for _, values := range s.res.Header {
+		for i, v := range values {
+			values[i] = s.x.scrub(v)
+		}
+	}
+	return s.res.Header
+}
 
 // Close cancels what is left of the request and does not wait. It always returns nil.
 func (s *stream) Close() error {

@@ -59,6 +59,8 @@ func (d *Decoder) Next() (chat.Event, error) {
 		}
 		if out.Kind == chat.EventEnd {
 			d.err = io.EOF
+		} else {
+			out.More = d.sse.More()
 		}
 		return out, nil
 	}
@@ -72,6 +74,8 @@ func streamFault(err error) error {
 		return fe
 	case errors.Is(err, sse.ErrTooLong):
 		return fault.Wrap(fault.Upstream, opStream, "upstream_error", "The provider sent an event that is too large. Try again.", err)
+	case errors.Is(err, io.EOF): // a body that ends in good order ends too early; as a cause io.EOF would read like the end of the answer
+		err = io.ErrUnexpectedEOF
 	}
 	return cut(err)
 }

@@ -39,6 +39,7 @@ func read(r io.Reader) ([]chat.Event, *Decoder, error) {
 			return all, d, err
 		}
 		ev.Wire = bytes.Clone(ev.Wire)
+		ev.More = false // the one thing that depends on how the bytes came
 		all = append(all, ev)
 	}
 }
@@ -56,6 +57,28 @@ func messagesFixtures(t testing.TB) []fixtures.Fixture {
 		}
 	}
 	return out
+}
+
+func TestDecoderTellsWhenMoreIsHere(t *testing.T) {
+	stream := events(`{"type":"ping"}`, `{"type":"content_block_stop","index":0}`, `{"type":"message_stop"}`)
+	for _, c := range []struct {
+		name string
+		src  io.Reader
+		want []bool
+	}{
+		{"all at once", strings.NewReader(stream), []bool{true, true, false}},
+		{"byte by byte", iotest.OneByteReader(strings.NewReader(stream)), []bool{false, false, false}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := NewDecoder(c.src)
+			for i, want := range c.want {
+				ev, err := d.Next()
+				if err != nil || ev.More != want {
+					t.Errorf("event %d: more %v and error %v, want %v", i, ev.More, err, want)
+				}
+			}
+		})
+	}
 }
 
 func TestDecoderFixtures(t *testing.T) {
