@@ -3,7 +3,6 @@ package httpapi
 import (
 	"bytes"
 	"encoding/json"
-	"net/http"
 	"strconv"
 	"strings"
 
@@ -84,7 +83,7 @@ func (s *Server) runAgent(c echo.Context, streamed bool, run func(gateway.Sink) 
 		if err != nil {
 			return err
 		}
-		return c.JSON(http.StatusOK, d.body(out))
+		return sendJSON(c, s.Clock, d.body(out))
 	}
 	sink := &agentSink{c: c, s: newStream(c, s.Clock, ": hb\n\n", s.Heartbeat)}
 	out, err := run(sink)

@@ -102,7 +102,7 @@ func (a *anthropicSink) Emit(e gateway.Event) error {
 		}
 	case gateway.Upstream:
 		if a.whole {
-			return a.c.Blob(http.StatusOK, "application/json", ev.Event.Wire)
+			return sendWhole(a.c, a.s.clock, "application/json", ev.Event.Wire)
 		}
 		if !a.s.started() {
 			a.s.start()
