@@ -231,12 +231,16 @@ func (s *scratch) putTurn(t *transcript.Turn) {
 }
 
 // reader reads what scratch wrote; after the first fault it returns zero values and bad is set.
+// It keeps the bytes a second time as a string, so that twenty strings of a record are one allocation.
 type reader struct {
 	b   []byte
+	s   string
 	bad bool
 }
 
-func (r *reader) fail() { r.bad, r.b = true, nil }
+func (r *reader) fail() { r.bad, r.b, r.s = true, nil, "" }
+
+func (r *reader) skip(n int) { r.b, r.s = r.b[n:], r.s[n:] }
 
 func (r *reader) uint() uint64 {
 	v, n := binary.Uvarint(r.b)
@@ -244,7 +248,7 @@ func (r *reader) uint() uint64 {
 		r.fail()
 		return 0
 	}
-	r.b = r.b[n:]
+	r.skip(n)
 	return v
 }
 
@@ -254,7 +258,7 @@ func (r *reader) int() int64 {
 		r.fail()
 		return 0
 	}
-	r.b = r.b[n:]
+	r.skip(n)
 	return v
 }
 
@@ -264,11 +268,21 @@ func (r *reader) take(n uint64) []byte {
 		return nil
 	}
 	v := r.b[:n:n]
-	r.b = r.b[n:]
+	r.skip(int(n))
 	return v
 }
 
-func (r *reader) text() string { return string(r.take(r.uint())) }
+// text returns a part of the record's one string; who keeps it for long clones it.
+func (r *reader) text() string {
+	n := r.uint()
+	if n > uint64(len(r.s)) {
+		r.fail()
+		return ""
+	}
+	v := r.s[:n]
+	r.skip(int(n))
+	return v
+}
 
 func (r *reader) byte() byte {
 	if v := r.take(1); len(v) == 1 {
@@ -387,7 +401,7 @@ func (r *reader) parts() []chat.Part {
 
 // decode reads a whole payload with one of the reader's methods; bytes left over are a fault like bytes missing.
 func decode[T any](b []byte, get func(*reader) T) (T, error) {
-	r := &reader{b: b}
+	r := &reader{b: b, s: string(b)}
 	v := get(r)
 	if r.bad || len(r.b) != 0 {
 		var zero T

@@ -18,6 +18,7 @@ import (
 const (
 	batchRecords = 512
 	batchBytes   = 4 << 20
+	readWindow   = 256 << 10        // bytes read back at once, unless one record has more
 	turnLanes    = 8                // organisations drained at the same time
 	failingLanes = 4                // of them, at most these that failed the last time: they may hang until callTimeout
 	callTimeout  = 30 * time.Second // of one Append
@@ -37,6 +38,7 @@ type lane struct {
 	failures int
 	wait     time.Duration
 	retryAt  time.Time
+	due      time.Time // when it has waited long enough for company; a full batch does not wait
 }
 
 func laneOf(k kind, key string) (string, bool) {
@@ -70,11 +72,22 @@ func (j *Journal) enqueue(name string, r ref) {
 	}
 	l.refs = append(l.refs, r)
 	j.queued++
-	// A busy lane looks again before it ends, and one that waits for its database has the dispatcher's timer.
-	if !l.busy && l.retryAt.IsZero() {
+	// A busy lane looks again before it ends, and one that waits for its database has the dispatcher's timer. Else the
+	// dispatcher must hear of the first record, to set its timer, and of the one that makes a batch full.
+	if l.busy || !l.retryAt.IsZero() {
+		return
+	}
+	switch l.queued() {
+	case 1:
+		l.due = time.Now().Add(j.cfg.Linger)
+		j.poke()
+	case batchRecords:
 		j.poke()
 	}
 }
+
+// queued is the number of records that wait in a lane.
+func (l *lane) queued() int { return len(l.refs) - l.head }
 
 // refill finds records again that were too many to remember. The caller holds mu.
 func (j *Journal) refill() {
@@ -165,6 +178,10 @@ func (j *Journal) dispatch(ctx context.Context) {
 				wait = min(wait, d)
 				continue
 			}
+			if d := l.due.Sub(now); d > 0 && j.flushing == 0 && l.queued() < batchRecords {
+				wait = min(wait, d)
+				continue
+			}
 			if l.name != ledgerLane {
 				l.failing = l.failures > 0
 				if j.active >= turnLanes || l.failing && j.failing >= failingLanes {
@@ -197,15 +214,13 @@ func (j *Journal) applyDone() {
 
 // drain empties one lane, until it is empty, its database refuses, or its turn is over.
 func (j *Journal) drain(ctx context.Context, l *lane) {
-	j.mu.Lock()
-	linger := j.flushing == 0 && len(l.refs)-l.head < batchRecords
-	j.mu.Unlock()
-	if linger {
-		sleep(ctx, j.cfg.Linger)
-	}
 	// An organisation with a long backlog gives the others a turn after a few batches.
-	for range 8 {
+	for k := range 8 {
 		j.mu.Lock()
+		if k > 0 && j.flushing == 0 && l.queued() < batchRecords {
+			j.mu.Unlock()
+			break // what came meanwhile waits for company like any other
+		}
 		batch := l.next()
 		j.mu.Unlock()
 		if len(batch) == 0 || ctx.Err() != nil {
@@ -229,7 +244,7 @@ func (j *Journal) drain(ctx context.Context, l *lane) {
 			}
 			l.retryAt = time.Now().Add(wait)
 			if l.failures == 1 || l.failures%20 == 0 {
-				j.cfg.Logger.Warn("a database does not take records; they stay on disk", "lane", l.name, "backlog", len(l.refs)-l.head, "failures", l.failures, "error", err)
+				j.cfg.Logger.Warn("a database does not take records; they stay on disk", "lane", l.name, "backlog", l.queued(), "failures", l.failures, "error", err)
 			}
 			j.mu.Unlock()
 			break
@@ -248,9 +263,10 @@ func (j *Journal) drain(ctx context.Context, l *lane) {
 			j.failing--
 		}
 	}
-	if l.head == len(l.refs) {
+	if l.queued() == 0 {
 		delete(j.lanes, l.name)
 	}
+	l.due = time.Now().Add(j.cfg.Linger)
 	j.mu.Unlock()
 	j.poke()
 }
@@ -311,7 +327,12 @@ func (j *Journal) read(name string, batch []ref) (recs []record, err error) {
 			_ = f.Close()
 		}
 	}()
-	for _, r := range batch {
+	// A lane's records lie close together among those of others, so they are read a window at a time. Decoded records
+	// alias their window, so no window is used twice.
+	var window []byte
+	var at int64 // of the window in its file
+	recs = make([]record, 0, len(batch))
+	for i, r := range batch {
 		if of != r.seg {
 			if f != nil {
 				_ = f.Close()
@@ -319,17 +340,31 @@ func (j *Journal) read(name string, batch []ref) (recs []record, err error) {
 			if f, err = os.Open(r.seg.path); err != nil {
 				return recs, err
 			}
-			of = r.seg
+			of, window = r.seg, nil
 		}
-		raw := make([]byte, r.size)
-		switch n, err := f.ReadAt(raw, r.off); {
-		case errors.Is(err, io.EOF):
-			recs = append(recs, record{err: errDamaged, raw: raw[:n]})
-		case err != nil:
-			return recs, err
-		default:
-			recs = append(recs, decodeRecord(name, raw))
+		if end := r.off + r.size; window == nil || r.off < at || end > at+int64(len(window)) {
+			until := end
+			for _, next := range batch[i+1:] {
+				if next.seg != of || next.off+next.size-r.off > readWindow {
+					break
+				}
+				until = next.off + next.size
+			}
+			at = r.off
+			window = make([]byte, until-at)
+			n, err := f.ReadAt(window, at)
+			if err != nil && !errors.Is(err, io.EOF) {
+				return recs, err
+			}
+			window = window[:n]
 		}
+		from := r.off - at
+		raw := window[from:min(from+r.size, int64(len(window)))]
+		if int64(len(raw)) < r.size {
+			recs, window = append(recs, record{err: errDamaged, raw: raw}), nil
+			continue
+		}
+		recs = append(recs, decodeRecord(name, raw[:r.size:r.size]))
 	}
 	return recs, nil
 }

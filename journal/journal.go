@@ -59,7 +59,7 @@ type Config struct {
 	MaxQueue     int           // records known to memory by place (about 40 bytes each); 0: 500,000; more are found again on disk
 	RetryMin     time.Duration // first wait after a database's refusal, doubled up to RetryMax; 0: 50 ms
 	RetryMax     time.Duration // 0: 15 s
-	Linger       time.Duration // how long a batch waits for company; 0: 5 ms
+	Linger       time.Duration // how long a batch that is not full waits for company; 0: 100 ms
 }
 
 // maxHeld bounds the settled and said records that are kept in memory while the disk refuses them.
@@ -159,7 +159,7 @@ func open(cfg Config, create func(string) (file, error)) (*Journal, error) {
 	cfg.MaxQueue = or(cfg.MaxQueue, 500_000)
 	cfg.RetryMin = or(cfg.RetryMin, 50*time.Millisecond)
 	cfg.RetryMax = or(cfg.RetryMax, 15*time.Second)
-	cfg.Linger = or(cfg.Linger, 5*time.Millisecond)
+	cfg.Linger = or(cfg.Linger, 100*time.Millisecond)
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, unavailable(op, err)
 	}

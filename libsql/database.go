@@ -32,7 +32,7 @@ func openDatabase(ctx context.Context, name string, addr address, cfg Config) (*
 	if err := write.PingContext(ctx); err != nil {
 		return nil, errors.Join(translate("libsql.open", err), write.Close(), read.Close())
 	}
-	d.w = newWriter(write)
+	d.w = newWriter(write, addr.remote())
 	return d, nil
 }
 

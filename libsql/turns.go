@@ -53,8 +53,17 @@ func (t *Turns) Append(ctx context.Context, org tenancy.OrgID, turns []transcrip
 			return nil
 		}
 		return db.w.do(ctx, op, len(args) == 1, func(ctx context.Context, c *sql.Conn) error {
+			exec := func(a []any) (sql.Result, error) { return c.ExecContext(ctx, putTurn, a...) }
+			if len(args) > 1 { // parsing takes longer than writing one row
+				s, err := c.PrepareContext(ctx, putTurn)
+				if err != nil {
+					return err
+				}
+				defer s.Close()
+				exec = func(a []any) (sql.Result, error) { return s.ExecContext(ctx, a...) }
+			}
 			for _, a := range args {
-				res, err := c.ExecContext(ctx, putTurn, a...)
+				res, err := exec(a)
 				if err != nil {
 					return err
 				}

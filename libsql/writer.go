@@ -14,7 +14,7 @@ import (
 const (
 	maxBatch     = 512
 	linger       = 2 * time.Millisecond
-	batchTimeout = 15 * time.Second // of one transaction, so that a dead server cannot hold the writer
+	batchTimeout = 15 * time.Second // of one transaction over the network, so that a dead server cannot hold the writer
 )
 
 // write is one unit of work waiting for the writer.
@@ -29,14 +29,20 @@ type write struct {
 // only stops waiting, because cancelling a statement inside a transaction would leave a server's write lock behind.
 type writer struct {
 	db      *sql.DB
+	timeout time.Duration // of one transaction; 0: none
 	queue   chan *write
 	quit    chan struct{}
 	stop    sync.Once
 	stopped chan struct{}
 }
 
-func newWriter(db *sql.DB) *writer {
+// newWriter starts the writer of a pool. A transaction on a file waits for nobody but the disk, so it has no timeout: the driver
+// would start a goroutine for each statement to watch one.
+func newWriter(db *sql.DB, remote bool) *writer {
 	w := &writer{db: db, queue: make(chan *write, maxBatch), quit: make(chan struct{}), stopped: make(chan struct{})}
+	if remote {
+		w.timeout = batchTimeout
+	}
 	go w.loop()
 	return w
 }
@@ -173,8 +179,12 @@ func unavailableIfLate(op string, err error) error {
 
 // transaction runs a batch in one transaction. It returns each write's own error, or the one error that undid them all.
 func (w *writer) transaction(batch []*write) (errs []error, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
-	defer cancel()
+	ctx := context.Background()
+	if w.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, w.timeout)
+		defer cancel()
+	}
 	c, err := w.db.Conn(ctx)
 	if err != nil {
 		return nil, err

@@ -169,7 +169,7 @@ func TestWritesAreGrouped(t *testing.T) {
 	if _, err := db.Exec("CREATE TABLE t (x INTEGER PRIMARY KEY)"); err != nil {
 		t.Fatal(err)
 	}
-	w := newWriter(db)
+	w := newWriter(db, true)
 	before := server.Requests()
 	const n = 300
 	var wg sync.WaitGroup

@@ -1,5 +1,10 @@
 package redaction
 
+import (
+	"encoding/binary"
+	"unsafe"
+)
+
 // The byte classes of the scan. A run is a stretch of bytes a key, number or checksum code may be made of.
 const (
 	cRun uint8 = 1 << iota
@@ -45,11 +50,17 @@ func (sc *scanner) scan(s string, on entitySet) {
 		return
 	}
 	n := len(s)
+	floor := 0 // no run that is still to be looked at begins before it
 	for i := 0; i < n; {
+		if i+calmBytes <= n && calm(s, i) {
+			i += calmBytes
+			continue
+		}
 		c := class[s[i]]
 		if c&cRun == 0 {
 			if c&cAt != 0 {
 				i = sc.around(s, atSign, i, i+1, on)
+				floor = i
 				continue
 			}
 			i++
@@ -63,12 +74,42 @@ func (sc *scanner) scan(s string, on entitySet) {
 			}
 			f |= c
 		}
+		for start > floor && class[s[start-1]]&cRun != 0 { // it began in what was passed over
+			start--
+		}
 		if f&cDigit == 0 && i-start < 10 {
+			floor = i
 			continue
 		}
 		i = sc.run(s, start, i, f, on)
+		floor = i
 	}
 }
+
+// calmBytes is how many bytes calm looks at.
+const calmBytes = 8
+
+// A run within calm bytes alone is shorter than two of their words, so it is too short for a key.
+var _ [minKeyRun - 2*(calmBytes-1) - 1]struct{}
+
+// calm reports whether the next eight bytes are of the kind prose is made of: a space among them, and no digit, dash or at sign.
+// A run that lies in calm bytes is no candidate for anything: it has no digit, no dash for a PEM block, and with a space in every
+// eight bytes it is too short for a key. Eight bytes are tested at once, see hasZero.
+func calm(s string, i int) bool {
+	x := binary.LittleEndian.Uint64(unsafe.Slice(unsafe.StringData(s), len(s))[i:])
+	if hasZero(x^(' '*everyByte)) == 0 {
+		return false
+	}
+	return hasZero(x&(0xF8*everyByte)^('0'*everyByte))| // 0 to 7
+		hasZero(x&(0xFE*everyByte)^('8'*everyByte))| // 8 and 9
+		hasZero(x^('-'*everyByte))|
+		hasZero(x^('@'*everyByte)) == 0
+}
+
+const everyByte = 0x0101010101010101
+
+// hasZero is not zero when, and only when, one of the eight bytes of x is zero.
+func hasZero(x uint64) uint64 { return (x - everyByte) &^ x & (0x80 * everyByte) }
 
 // run looks into the run [start, end) and returns where the scan goes on.
 func (sc *scanner) run(s string, start, end int, f uint8, on entitySet) int {

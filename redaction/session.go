@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/lossless-group/gateway/chat"
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/tenancy"
@@ -26,8 +28,15 @@ type Scope struct {
 // Engine makes sessions and detects. It is safe for concurrent use and holds no state between calls but buffers.
 type Engine struct {
 	master []byte
-	passes sync.Pool // of *maskPass
+	passes sync.Pool                      // of *maskPass
+	keys   *lru.Cache[derivation, []byte] // deriving one takes as long as making ten tokens
 }
+
+// derivation is what a key is derived from, besides the master.
+type derivation struct{ purpose, org, kind, id string }
+
+// keptKeys bounds the derived keys in memory: about 300 bytes each.
+const keptKeys = 4096
 
 // New makes an Engine from a master key of at least 32 bytes, which it copies. Engines of the same master make the same
 // tokens, in whatever process. A shorter key is a fault of kind Invalid.
@@ -36,8 +45,26 @@ func New(master []byte) (*Engine, error) {
 		return nil, fault.New(fault.Invalid, "redaction.New", "redaction_key_too_short", "The redaction master key must have at least 32 bytes; generate one with a random source and set it.")
 	}
 	e := &Engine{master: bytes.Clone(master)}
+	var err error
+	if e.keys, err = lru.New[derivation, []byte](keptKeys); err != nil { // only for a size below one
+		return nil, fault.From(err)
+	}
 	e.passes.New = func() any { return &maskPass{decoded: make([]byte, 0, 4<<10)} }
 	return e, nil
+}
+
+// key is the key of one purpose and scope; callers do not change it.
+func (e *Engine) key(d derivation) []byte {
+	if k, ok := e.keys.Get(d); ok {
+		return k
+	}
+	parts := []string{d.purpose, d.org}
+	if d.kind != "" {
+		parts = append(parts, d.kind, d.id)
+	}
+	k := deriveKey(e.master, parts...)
+	e.keys.Add(d, k)
+	return k
 }
 
 // Session starts one turn. A nil profile means balanced.
@@ -92,7 +119,8 @@ type Session struct {
 	byValue map[valueKey]*entry
 	byToken map[string]*entry
 	order   []*entry
-	long    bool // a token with more letters exists
+	kinds   []entity // those of which a token exists
+	long    bool     // a token with more letters exists
 	counts  [entityCount][len(actionOrder)]int
 	counted map[valueKey]bool // a value is one finding, however often the conversation is sent
 	scanner scanner
@@ -295,7 +323,7 @@ func (s *Session) replace(e entity, value string, operator bool) (string, Action
 		repl = ent.token
 	case Hash:
 		if s.hashKey == nil {
-			s.hashKey = deriveKey(s.e.master, "hash", s.scope.Org.String())
+			s.hashKey = s.e.key(derivation{purpose: "hash", org: s.scope.Org.String()})
 		}
 		repl = catalogue[e].short + "_H_" + string(letters(s.hashKey, e, value, hashLetters))
 	}
@@ -340,7 +368,7 @@ func (s *Session) tokenFor(e entity, value string) *entry {
 		if s.scope.Thread != "" {
 			kind, id = "thread", s.scope.Thread
 		}
-		s.key = deriveKey(s.e.master, "token", s.scope.Org.String(), kind, id)
+		s.key = s.e.key(derivation{"token", s.scope.Org.String(), kind, id})
 	}
 	for _, n := range [...]int{bodyLetters, longLetters} {
 		tok := token(s.key, e, value, n)
@@ -360,6 +388,9 @@ func (s *Session) add(e entity, tok, value string) *entry {
 	s.byToken[tok] = ent
 	s.byValue[valueKey{e, value}] = ent
 	s.order = append(s.order, ent)
+	if !slices.Contains(s.kinds, e) {
+		s.kinds = append(s.kinds, e)
+	}
 	s.long = s.long || len(tok) > len(catalogue[e].short)+1+bodyLetters+checkDigits
 	return ent
 }

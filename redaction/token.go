@@ -136,8 +136,8 @@ func (s *Session) tokenAt(text string, i int, prev byte, more bool) (match, *ent
 		return match{}, nil
 	}
 	waiting := false
-	for e := entity(0); e < entityCount; e++ {
-		if short := catalogue[e].short; catalogue[e].secret || text[i]&^0x20 != short[0] {
+	for _, e := range s.kinds {
+		if text[i]&^0x20 != catalogue[e].short[0] {
 			continue
 		}
 		m, ent := s.spelling(text, i, e, wordStart, more)

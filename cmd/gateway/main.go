@@ -25,6 +25,7 @@ func main() { os.Exit(run()) }
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	tuneMemory()
 	root := &cobra.Command{
 		Use: "gateway", Short: "A multi-tenant gateway for in-app agent chat", SilenceUsage: true, SilenceErrors: true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},

@@ -359,7 +359,11 @@ func decode(lit []byte, plain bool) string {
 		return string(in)
 	}
 	var room [512]byte
-	return string(appendDecoded(room[:0], in))
+	dst := room[:0]
+	if len(in) > len(room) { // decoding never makes a text longer, so this is enough at once
+		dst = make([]byte, 0, len(in))
+	}
+	return string(appendDecoded(dst, in))
 }
 
 // appendDecoded appends the text of a string literal's inside. A lone surrogate becomes U+FFFD.
