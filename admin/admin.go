@@ -108,6 +108,10 @@ func (a *api) admins(next func(echo.Context, tenancy.Tenant) error) echo.Handler
 	}
 }
 
+// lasting is the context of a change and its audit row: a caller who hangs up in between must not leave the one without the other. The
+// stores bound how long a write may take.
+func lasting(c echo.Context) context.Context { return context.WithoutCancel(c.Request().Context()) }
+
 // note writes an audit row before the change is answered; a change that cannot be recorded is reported as failed.
 func (a *api) note(c echo.Context, t tenancy.Tenant, action string, detail any) error {
 	raw, err := json.Marshal(detail)
@@ -118,7 +122,7 @@ func (a *api) note(c echo.Context, t tenancy.Tenant, action string, detail any) 
 	if err != nil {
 		return err
 	}
-	return a.Audit.Append(c.Request().Context(), t.Org.ID, tenancy.AuditEntry{ID: id.String(), Org: t.Org.ID, Actor: t.User, HomeOrg: t.HomeOrg, Action: action, Detail: raw, At: a.Clock()})
+	return a.Audit.Append(lasting(c), t.Org.ID, tenancy.AuditEntry{ID: id.String(), Org: t.Org.ID, Actor: t.User, HomeOrg: t.HomeOrg, Action: action, Detail: raw, At: a.Clock()})
 }
 
 func (a *api) me(c echo.Context) error {
@@ -176,7 +180,7 @@ func (a *api) patchSettings(c echo.Context, t tenancy.Tenant) error {
 			return fault.Invalidf(op, "", "If-Match must be the ETag of a GET of these settings.")
 		}
 	}
-	s, rev, err := a.Settings.Patch(c.Request().Context(), t.Org.ID, patch, expect, t.User)
+	s, rev, err := a.Settings.Patch(lasting(c), t.Org.ID, patch, expect, t.User)
 	if err != nil {
 		return err
 	}
@@ -268,18 +272,24 @@ func (a *api) usage(c echo.Context, t tenancy.Tenant) error {
 	}
 	type row struct {
 		billing.Row
-		CostUSD billing.Pico `json:"costUsd"`
+		CostUSD *billing.Pico `json:"costUsd"` // null when nothing in the row has a price
 	}
 	out := make([]row, len(rows))
 	var total row
 	total.Group = map[string]string{}
 	for i, r := range rows {
-		out[i] = row{r, r.Cost}
+		out[i] = row{Row: r}
+		if r.Unpriced < r.Attempts {
+			out[i].CostUSD = &r.Cost
+		}
 		total.Attempts += r.Attempts
 		total.Usage = total.Usage.Add(r.Usage)
 		total.Unpriced += r.Unpriced
 		total.Estimate += r.Estimate
-		total.CostUSD += r.Cost
+		total.Cost += r.Cost
+	}
+	if total.Unpriced < total.Attempts || total.Attempts == 0 {
+		total.CostUSD = &total.Cost
 	}
 	return c.JSON(http.StatusOK, map[string]any{"org": t.Org.ID, "from": q.From, "to": q.To, "timeZone": t.Org.TimeZone, "groupBy": q.GroupBy, "rows": out, "total": total})
 }
@@ -345,7 +355,7 @@ func (a *api) saveKey(c echo.Context, t tenancy.Tenant) error {
 	if !a.Known.HasProvider(in["provider"]) {
 		return fault.Invalidf(op, "/provider", "There is no such provider here.")
 	}
-	k, err := a.Keys.Save(c.Request().Context(), keyring.Owner{Org: t.Org.ID}, in["provider"], in["label"], keyring.NewSecret(in["key"]))
+	k, err := a.Keys.Save(lasting(c), keyring.Owner{Org: t.Org.ID}, in["provider"], in["label"], keyring.NewSecret(in["key"]))
 	if err != nil {
 		return err
 	}
@@ -356,7 +366,7 @@ func (a *api) saveKey(c echo.Context, t tenancy.Tenant) error {
 }
 
 func (a *api) revokeKey(c echo.Context, t tenancy.Tenant) error {
-	if err := a.Keys.Revoke(c.Request().Context(), keyring.Owner{Org: t.Org.ID}, c.Param("id")); err != nil {
+	if err := a.Keys.Revoke(lasting(c), keyring.Owner{Org: t.Org.ID}, c.Param("id")); err != nil {
 		return err
 	}
 	if err := a.note(c, t, "key.revoke", map[string]string{"id": c.Param("id")}); err != nil {

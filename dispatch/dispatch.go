@@ -88,6 +88,13 @@ type Confirmed interface {
 	Discard(ctx context.Context, c Call, state json.RawMessage) error
 }
 
+// Outcomes of a decision.
+const (
+	OutcomeApplied   = "applied"
+	OutcomeFailed    = "failed"
+	OutcomeDiscarded = "discarded"
+)
+
 // Refusal codes of contract.md.
 const (
 	NotWhitelisted   = "not_whitelisted"
@@ -112,6 +119,7 @@ type Pending struct {
 	CreatedAt  time.Time
 	ExpiresAt  time.Time
 	DecidedAt  time.Time
+	Outcome    string // of the decision: empty until it is known, then applied, failed or discarded
 }
 
 // PendingStore keeps paused runs in the organisation's own database.
@@ -121,4 +129,6 @@ type PendingStore interface {
 	Load(ctx context.Context, org tenancy.OrgID, previewID string) (Pending, error)
 	// Claim moves a waiting, unexpired run to the decision in one conditional update and reports whether this call did it.
 	Claim(ctx context.Context, org tenancy.OrgID, previewID, decision string, by tenancy.UserID, at time.Time) (bool, error)
+	// Finish records what became of a claimed decision, once; later calls change nothing.
+	Finish(ctx context.Context, org tenancy.OrgID, previewID, outcome string) error
 }

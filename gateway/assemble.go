@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"sort"
+	"strconv"
 	"time"
 
 	"github.com/lossless-group/gateway/cache"
@@ -54,7 +55,15 @@ func (g *Gateway) assembleNative(t *turn) error {
 	if cap := t.decision.MaxTokens; cap > 0 && t.req.MaxTokens > cap {
 		t.edits = append(t.edits, n.CapTokens(cap))
 	}
-	if len(n.Tools) == 0 || len(t.decision.DisabledCapabilities) == 0 {
+	if len(t.decision.DisabledCapabilities) == 0 {
+		return nil
+	}
+	for i, name := range n.Servers {
+		if t.decision.Disabled(serverName(name)) {
+			return fault.New(fault.Forbidden, "gateway.assemble", dispatch.DisabledByPolicy, "Your organisation has switched off the tool server "+name+". Leave it out of mcp_servers.").At("/mcp_servers/" + strconv.Itoa(i))
+		}
+	}
+	if len(n.Tools) == 0 {
 		return nil
 	}
 	gone := map[string]bool{}
@@ -73,7 +82,7 @@ func (g *Gateway) assembleNative(t *turn) error {
 
 // clientTools tells policy the names of the caller's own tools, in their wire form and in the form capabilities have.
 func clientTools(n *Native) []policy.CapabilityInfo {
-	if len(n.Tools) == 0 {
+	if len(n.Tools) == 0 && len(n.Servers) == 0 {
 		return nil
 	}
 	seen := map[string]bool{}
@@ -86,13 +95,29 @@ func clientTools(n *Native) []policy.CapabilityInfo {
 			}
 		}
 	}
+	for _, name := range n.Servers {
+		if s := serverName(name); !seen[s] {
+			seen[s] = true
+			out = append(out, policy.CapabilityInfo{Name: s, Kind: "server"})
+		}
+	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out
 }
 
+// serverName is what policy calls a tool server that the provider calls by itself.
+func serverName(name string) string { return "mcp." + name }
+
 // recall loads the thread: its earlier turns as history and the map that restores their tokens. A request of several messages
 // carries its own history and recalls only the map.
 func (g *Gateway) recall(ctx context.Context, t *turn) error {
+	if t.req.ClientTurnID != "" {
+		k := turnKey{threadKey{t.tenant.Org.ID, t.tenant.User, t.req.ThreadID}, t.req.ClientTurnID}
+		if other, busy := g.running.LoadOrStore(k, t.id); busy {
+			return fault.New(fault.Conflict, "gateway.recall", "run_in_progress", "The turn with this clientTurnId is still running as run "+other.(string)+". Wait for it, or send a new clientTurnId.").At("/clientTurnId")
+		}
+		t.runningAs = &k
+	}
 	if t.req.NewThread { // the database need not be asked, nor even be there
 		return nil
 	}
@@ -105,12 +130,14 @@ func (g *Gateway) recall(ctx context.Context, t *turn) error {
 	}
 	last := turns[len(turns)-1]
 	t.index = last.Index + 1
-	for i := len(turns) - 1; i >= 0; i-- { // the newest map holds all older entries of its thread
-		if len(turns[i].SealedMap) > 0 {
-			if err := g.loadMap(t.session, turns[i]); err != nil {
-				return err
+	if err := g.loadMaps(t.session, turns); err != nil {
+		return err
+	}
+	if id := t.req.ClientTurnID; id != "" {
+		for _, old := range turns {
+			if old.ClientTurnID == id {
+				return repeatedTurn(old.ID)
 			}
-			break
 		}
 	}
 	if len(t.req.Messages) > 1 {
@@ -149,6 +176,23 @@ func replayable(t transcript.Turn) bool {
 		}
 	}
 	return true
+}
+
+// repeatedTurn is what a retry of a turn that was already taken is told, so that it does not pay for a second run.
+func repeatedTurn(runID string) error {
+	return fault.New(fault.Conflict, "gateway.recall", "turn_exists", "The turn with this clientTurnId was already taken as run "+runID+". Read the thread, or send a new clientTurnId.").At("/clientTurnId")
+}
+
+// loadMaps loads what earlier turns of a thread hid, oldest first: turns that ran side by side each know only their own.
+func (g *Gateway) loadMaps(s *redaction.Session, turns []transcript.Turn) error {
+	for _, old := range turns {
+		if len(old.SealedMap) > 0 {
+			if err := g.loadMap(s, old); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (g *Gateway) loadMap(s *redaction.Session, from transcript.Turn) error {

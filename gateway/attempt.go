@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -241,9 +243,9 @@ func (s *show) all(ctx context.Context, st provider.Stream) (answer, error) {
 			}
 			continue
 		}
-		if err := s.one(ev); err != nil {
-			s.gone = true
-			s.cancelLater()
+		if err := s.one(ev); err != nil && !s.gone { // ours, not the sink's: the caller is still there and is told
+			s.flush()
+			return answer{}, err
 		}
 	}
 	if s.gone {
@@ -259,7 +261,7 @@ func (s *show) begin(st provider.Stream) {
 		t.ttfb = s.g.Clock().Sub(t.started)
 	}
 	t.timing.Overhead = t.overhead
-	ev := RunStarted{RunID: t.id, ThreadID: t.req.ThreadID, TurnIndex: t.index, Model: t.req.Model, Provider: t.route.Provider.Name(),
+	ev := RunStarted{RunID: t.id, ThreadID: t.req.ThreadID, TurnIndex: t.index, Model: t.req.Model, Provider: t.provider(),
 		KeySource: string(t.key.Source), PolicyRevision: t.decision.Revision, Capabilities: t.allowed, Timing: t.timing}
 	if st != nil {
 		ev.Header = st.Header()
@@ -305,13 +307,17 @@ func (s *show) native(ev chat.Event) error {
 	n := s.t.req.Native
 	switch ev.Kind {
 	case chat.EventBlockStart:
-		s.blocks[ev.Index] = ev.Block
+		if s.blocks[ev.Index] = ev.Block; ev.Block != chat.PartThinking {
+			ev.Wire = s.t.session.RestoreJSON(ev.Wire)
+		}
+	case chat.EventOther: // citations and whatever the protocol has gained since
+		ev.Wire = s.t.session.RestoreJSON(ev.Wire)
 	case chat.EventText:
 		return s.delta(ev, s.stream.Text(ev.Index, ev.Text))
 	case chat.EventToolInput:
 		return s.delta(ev, s.stream.ToolInput(ev.Index, ev.Text))
 	case chat.EventBlockStop:
-		if err := s.tail(n, ev.Index); err != nil {
+		if err := s.tail(n, ev.Index, s.stream.Flush(ev.Index)); err != nil {
 			return err
 		}
 	case chat.EventWhole:
@@ -344,8 +350,7 @@ func (s *show) delta(ev chat.Event, text string) error {
 }
 
 // tail gives out what was held back in a block, before the block ends.
-func (s *show) tail(n *Native, index int) error {
-	rest := s.stream.Flush(index)
+func (s *show) tail(n *Native, index int, rest string) error {
 	if rest == "" {
 		return nil
 	}
@@ -376,17 +381,13 @@ func (s *show) agent(ev chat.Event) error {
 		}
 	case chat.EventToolInput:
 	case chat.EventBlockStop:
-		return s.agentTail(ev.Index)
+		return s.agentTail(ev.Index, s.stream.Flush(ev.Index))
 	}
 	return nil
 }
 
-func (s *show) agentTail(index int) error {
-	if s.blocks[index] == chat.PartToolCall {
-		return nil
-	}
-	rest := s.stream.Flush(index)
-	if rest == "" {
+func (s *show) agentTail(index int, rest string) error {
+	if rest == "" || s.blocks[index] == chat.PartToolCall {
 		return nil
 	}
 	if s.blocks[index] == chat.PartThinking {
@@ -397,12 +398,13 @@ func (s *show) agentTail(index int) error {
 
 // flush gives out what is still held when the stream breaks, through the detector, never raw.
 func (s *show) flush() {
-	for index := range s.blocks {
+	held := s.stream.FlushAll()
+	for _, index := range slices.Sorted(maps.Keys(held)) {
 		var err error
 		if s.t.req.Native != nil {
-			err = s.tail(s.t.req.Native, index)
+			err = s.tail(s.t.req.Native, index, held[index])
 		} else {
-			err = s.agentTail(index)
+			err = s.agentTail(index, held[index])
 		}
 		if err != nil {
 			return

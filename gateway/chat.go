@@ -118,6 +118,8 @@ type turn struct {
 	queue   []toolCall  // calls of the last answer not yet dispatched
 	results []chat.Part // results of those that were
 
+	mustEnd   error    // why a resumed turn can only be declined and ended
+	runningAs *turnKey // this turn's entry in Gateway.running
 	step      int
 	began     bool // RunStarted was shown
 	status    string
@@ -130,6 +132,14 @@ type turn struct {
 	ttfb      time.Duration
 	overhead  time.Duration
 	warnings  []Warning
+}
+
+// provider names the turn's provider, empty when its model has none any more.
+func (t *turn) provider() string {
+	if t.route.Provider == nil {
+		return ""
+	}
+	return t.route.Provider.Name()
 }
 
 func endStatus(s chat.Stop) string {

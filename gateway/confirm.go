@@ -75,7 +75,14 @@ func (g *Gateway) Confirm(ctx context.Context, who tenancy.Principal, req Confir
 		return out, err
 	}
 	if err := g.resume(ctx, t, run, req); err != nil {
-		return out, err
+		// Declining must stay possible when money, key, model or policy no longer allow the turn to go on. It then ends with the decision.
+		if req.Decision != Discard || !canOnlyEnd(err) {
+			return out, err
+		}
+		if err := g.resumeToEnd(t, run); err != nil {
+			return out, err
+		}
+		t.mustEnd = err
 	}
 	call := t.queue[0]
 	name, _ := t.names.Decode(call.Wire)
@@ -94,7 +101,10 @@ func (g *Gateway) Confirm(ctx context.Context, who tenancy.Principal, req Confir
 			return out, fault.New(fault.Gone, "gateway.Confirm", "capability_gone", "This app no longer offers "+name+".")
 		}
 	}
-	claimed, err := g.Pending.Claim(ctx, t.tenant.Org.ID, p.PreviewID, req.Decision, t.tenant.User, g.Clock())
+	// Claimed on a context the caller cannot cut: from here on the decision is carried out whether or not anybody still listens.
+	claim, stop := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer stop()
+	claimed, err := g.Pending.Claim(claim, t.tenant.Org.ID, p.PreviewID, req.Decision, t.tenant.User, g.Clock())
 	if err != nil {
 		return out, err
 	}
@@ -124,8 +134,12 @@ func (g *Gateway) decided(ctx context.Context, t *turn, req ConfirmRequest, run 
 	effect, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	var err error
+	outcome := dispatch.OutcomeDiscarded
 	if req.Decision == Accept {
 		res, aerr := t.gates.Apply(effect, c, hc, run.State)
+		if outcome = dispatch.OutcomeApplied; aerr != nil || res.Failed {
+			outcome = dispatch.OutcomeFailed
+		}
 		err = g.report(t, call, name, res, aerr, g.Clock().Sub(began), quiet{sink, s.gone})
 	} else {
 		derr := t.gates.Discard(effect, c, hc, run.State)
@@ -135,10 +149,20 @@ func (g *Gateway) decided(ctx context.Context, t *turn, req ConfirmRequest, run 
 		res := dispatch.Result{Output: discardResult(name, req.Note), Failed: true}
 		err = g.report(t, call, name, res, nil, g.Clock().Sub(began), quiet{sink, s.gone})
 	}
-	if err != nil {
-		return err
+	if ferr := g.Pending.Finish(effect, t.tenant.Org.ID, req.PreviewID, outcome); ferr != nil {
+		g.Logger.ErrorContext(ctx, "the outcome of a decision could not be recorded; a repeated click will say that it is unknown", "preview", req.PreviewID, "outcome", outcome, "err", ferr)
 	}
 	t.queue = t.queue[1:]
+	if err != nil {
+		g.answerCalls(t) // the thread must tell what happened even if nobody heard it
+		return err
+	}
+	if t.mustEnd != nil { // the discard is done; the model cannot be asked any more
+		g.answerCalls(t)
+		t.stop, t.status = chat.StopEnd, Completed
+		_ = s.emit(Warning{Code: fault.From(t.mustEnd).CodeOrKind(), Message: "The preview was discarded. The model was not told: " + fault.From(t.mustEnd).Public})
+		return nil
+	}
 	paused, err := g.dispatch(ctx, t, sink)
 	if err != nil {
 		return err
@@ -201,16 +225,26 @@ func answerable(p dispatch.Pending, now time.Time) error {
 func (g *Gateway) repeat(t *turn, p dispatch.Pending, sink Sink) (Outcome, error) {
 	t.req.ThreadID = p.ThreadID
 	s := &show{g: g, t: t, sink: sink, cancelLater: func() {}}
-	for _, e := range []Event{
+	events := []Event{
 		RunStarted{RunID: p.RunID, ThreadID: p.ThreadID, Capabilities: []string{}},
 		Confirmation{PreviewID: p.PreviewID, Decision: p.Status, By: string(p.DecidedBy)},
-		RunDone{Status: Completed, Stop: chat.StopEnd, ThreadID: p.ThreadID, Totals: Usage{Scope: "run"}},
-	} {
+	}
+	status := Completed
+	switch p.Outcome {
+	case dispatch.OutcomeFailed:
+		status = Failed
+		events = append(events, Warning{Code: "apply_failed", Message: "The preview was accepted, and applying it failed. The thread says why."})
+	case "":
+		// Still running elsewhere, or the process that ran it died. Nobody may say that it is done.
+		status = Incomplete
+		events = append(events, Warning{Code: "outcome_unknown", Message: "The decision was taken, and its outcome is not recorded yet. Look at the thread, and at the thing itself, before you ask again."})
+	}
+	for _, e := range append(events, RunDone{Status: status, Stop: chat.StopEnd, ThreadID: p.ThreadID, Totals: Usage{Scope: "run"}}) {
 		if s.emit(e) != nil {
 			break
 		}
 	}
-	return Outcome{RunID: p.RunID, ThreadID: p.ThreadID, Status: Completed}, nil
+	return Outcome{RunID: p.RunID, ThreadID: p.ThreadID, Status: status}, nil
 }
 
 func (g *Gateway) open(p dispatch.Pending) (pausedRun, error) {
@@ -255,6 +289,24 @@ func (g *Gateway) resume(ctx context.Context, t *turn, run pausedRun, req Confir
 	if t.secret, err = g.Keys.Open(ctx, t.key, t.route.Provider.Name()); err != nil {
 		return err
 	}
+	if t.session, err = g.session(t); err != nil {
+		return err
+	}
+	t.session.Load(run.Map)
+	return g.equip(t)
+}
+
+// canOnlyEnd reports whether a refusal is about going on with the turn, not about the person or our own state.
+func canOnlyEnd(err error) bool {
+	switch fault.KindOf(err) {
+	case fault.Payment, fault.Forbidden, fault.NotFound:
+		return true
+	}
+	return false
+}
+
+// resumeToEnd rebuilds as much of a turn as telling a handler that its preview was declined needs: no key, no policy, no model.
+func (g *Gateway) resumeToEnd(t *turn, run pausedRun) (err error) {
 	if t.session, err = g.session(t); err != nil {
 		return err
 	}

@@ -82,13 +82,8 @@ func (g *Gateway) Thread(ctx context.Context, who tenancy.Principal, hint tenanc
 		return nil, err
 	}
 	s := g.Redaction.Session(redaction.Scope{Org: t.Org.ID, User: t.User, Thread: string(t.User) + "/" + id}, profile)
-	for i := len(turns) - 1; i >= 0; i-- {
-		if len(turns[i].SealedMap) > 0 {
-			if err := g.loadMap(s, turns[i]); err != nil {
-				return nil, err
-			}
-			break
-		}
+	if err := g.loadMaps(s, turns); err != nil {
+		return nil, err
 	}
 	for i := range turns {
 		turn := &turns[i]

@@ -26,6 +26,9 @@ func (g *Gateway) dispatch(ctx context.Context, t *turn, sink Sink) (paused bool
 		}
 		call := t.queue[0]
 		paused, err := g.dispatchOne(ctx, t, call, sink)
+		if err != nil && len(t.results) > 0 {
+			g.answerCalls(t) // what ran, ran: the thread must tell it even if the caller left
+		}
 		if err != nil || paused {
 			return paused, err
 		}

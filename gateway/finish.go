@@ -21,6 +21,9 @@ func (g *Gateway) finish(ctx context.Context, t *turn, sink Sink, err error) (Ou
 	if err != nil && fault.KindOf(err) == fault.Canceled {
 		t.status = Cancelled
 	}
+	if t.runningAs != nil {
+		g.running.Delete(*t.runningAs)
+	}
 	if t.began && t.req.Native == nil && t.status != Cancelled {
 		g.lastWords(t, sink, err)
 	}
@@ -39,9 +42,7 @@ func (g *Gateway) finish(ctx context.Context, t *turn, sink Sink, err error) (Ou
 	if rep.KeySource == "" { // refused before a key was chosen
 		rep.KeySource = string(keyring.SourceNone)
 	}
-	if t.route.Provider != nil {
-		rep.Provider = t.route.Provider.Name()
-	}
+	rep.Provider = t.provider()
 	g.Observer.TurnEnded(rep)
 	return Outcome{RunID: t.id, ThreadID: t.req.ThreadID, TurnIndex: t.index, Status: t.status, Stop: t.stop, Usage: t.usage,
 		Revision: t.decision.Revision, Decision: t.decision.ID}, err
@@ -112,7 +113,7 @@ func usageEvent(scope string, u chat.Usage, cost *billing.Pico, estimated bool) 
 func (g *Gateway) remember(ctx context.Context, t *turn) {
 	row := transcript.Turn{
 		ID: t.id, Org: t.tenant.Org.ID, User: t.tenant.User, ProjectID: t.req.ProjectID, ProjectKind: t.req.ProjectKind, ThreadID: t.req.ThreadID,
-		Index: t.index, Surface: t.req.Surface, ClientTurnID: t.req.ClientTurnID, Model: t.req.Model, Provider: t.route.Provider.Name(),
+		Index: t.index, Surface: t.req.Surface, ClientTurnID: t.req.ClientTurnID, Model: t.req.Model, Provider: t.provider(),
 		KeySource: string(t.key.Source), TokensIn: t.usage.InputTotal(), TokensOut: t.usage.Output, CacheRead: t.usage.CacheRead,
 		CacheCreation: t.usage.CacheWrite(), LatencyMS: g.Clock().Sub(t.started).Milliseconds(), SpineHash: t.spine,
 		PolicyRevision: t.decision.Revision, Status: t.status, CreatedAt: t.started,
@@ -122,7 +123,7 @@ func (g *Gateway) remember(ctx context.Context, t *turn) {
 		row.UserMessage = t.session.MaskText(n.LastUser)
 	} else {
 		row.RegistryVersion = g.Registry.Version()
-		row.Messages = t.redactedSaid()
+		row.Messages = t.redactedSaid()[t.fresh():]
 		row.UserMessage = lastUserText(row.Messages)
 		row.ToolCalls, row.ToolResults = toolRecord(row.Messages)
 	}
@@ -156,6 +157,16 @@ func (t *turn) redactedSaid() []chat.Message {
 		}
 	}
 	return out
+}
+
+// fresh is where this turn's own messages begin: what a caller brings along as history is not said again.
+func (t *turn) fresh() int {
+	for i := len(t.req.Messages) - 1; i >= 0; i-- {
+		if t.req.Messages[i].Role == chat.Assistant {
+			return i + 1
+		}
+	}
+	return 0
 }
 
 func lastUserText(msgs []chat.Message) string {
@@ -212,7 +223,9 @@ func toolRecord(msgs []chat.Message) (calls, results json.RawMessage) {
 // keepRecent remembers a turn that may still be on its way into the database, so that the next turn of the thread sees it.
 func (g *Gateway) keepRecent(row transcript.Turn) {
 	k := threadKey{row.Org, row.User, row.ThreadID}
-	old, _ := g.recent.Get(k)
+	g.recentMu.Lock()
+	defer g.recentMu.Unlock()
+	old, _ := g.recent.Peek(k)
 	next := make([]transcript.Turn, 0, len(old)+1)
 	for _, t := range old {
 		if t.ID != row.ID {
@@ -223,7 +236,30 @@ func (g *Gateway) keepRecent(row transcript.Turn) {
 	if len(next) > 8 {
 		next = next[len(next)-8:]
 	}
+	g.recentBytes += weight(next) - weight(old)
 	g.recent.Add(k, next)
+	for g.recentBytes > recentBudget {
+		if _, _, ok := g.recent.RemoveOldest(); !ok { // the callback of New takes off what it weighed
+			break
+		}
+	}
+}
+
+// recentBudget is how much of what was said a moment ago is kept in memory, in bytes. It only bridges the time until the journal has
+// drained, so that losing the oldest of it costs nothing in ordinary times.
+const recentBudget = 64 << 20
+
+func weight(turns []transcript.Turn) int {
+	n := 0
+	for _, t := range turns {
+		n += 1024 + len(t.UserMessage) + len(t.ModelMessage) + len(t.ToolCalls) + len(t.ToolResults) + len(t.SealedMap)
+		for _, m := range t.Messages {
+			for _, p := range m.Parts {
+				n += 128 + len(p.Text) + len(p.Input) + len(p.Raw)
+			}
+		}
+	}
+	return n
 }
 
 // whole reports whether turns are a thread from its first turn on, without a gap.

@@ -90,8 +90,17 @@ type Config struct {
 // Gateway runs turns. It is safe for concurrent use.
 type Gateway struct {
 	Config
-	recent *lru.Cache[threadKey, []transcript.Turn] // what the journal may not have drained yet
-	zones  sync.Map                                 // IANA name -> *time.Location
+	recentMu    sync.Mutex
+	recent      *lru.Cache[threadKey, []transcript.Turn] // what the journal may not have drained yet
+	recentBytes int                                      // of what is in recent, under recentMu
+	running     sync.Map                                 // turnKey -> run id of turns that have a client's own id
+	zones       sync.Map                                 // IANA name -> *time.Location
+}
+
+// turnKey is a client's own name for a turn.
+type turnKey struct {
+	threadKey
+	turn string
 }
 
 type threadKey struct {
@@ -107,11 +116,12 @@ func New(c Config) *Gateway {
 	setDefault(&c.PreviewTTL, 7*24*time.Hour)
 	setDefault(&c.MaxTokens, 4096)
 	setDefault(&c.HistoryBytes, 80_000)
-	recent, err := lru.New[threadKey, []transcript.Turn](4096)
-	if err != nil { // only for a size below one
+	g := &Gateway{Config: c}
+	var err error
+	if g.recent, err = lru.NewWithEvict(4096, func(_ threadKey, gone []transcript.Turn) { g.recentBytes -= weight(gone) }); err != nil { // only for a size below one
 		panic(err)
 	}
-	return &Gateway{Config: c, recent: recent}
+	return g
 }
 
 func setDefault[T comparable](p *T, v T) {
@@ -150,6 +160,7 @@ type Native struct {
 	Protocol  chat.Protocol
 	Raw       []byte
 	Tools     []string // names of the caller's own tools
+	Servers   []string // names of tool servers the provider is to call by itself
 	Messages  int
 	Chars     int
 	HasImages bool

@@ -38,8 +38,8 @@ func (p *Pending) Load(ctx context.Context, org tenancy.OrgID, previewID string)
 		found            bool
 	)
 	err := p.tenants.with(ctx, op, org, func(db *database) (err error) {
-		found, err = db.row(ctx, op, []any{&r.PreviewID, &r.RunID, &user, &r.ThreadID, &r.Capability, &r.Sealed, &r.Status, &by, &created, &expires, &decided},
-			"SELECT preview_id, run_id, user_id, thread_id, capability, sealed, status, decided_by, created_ms, expires_ms, decided_ms FROM pending_runs WHERE preview_id = ?", previewID)
+		found, err = db.row(ctx, op, []any{&r.PreviewID, &r.RunID, &user, &r.ThreadID, &r.Capability, &r.Sealed, &r.Status, &by, &created, &expires, &decided, &r.Outcome},
+			"SELECT preview_id, run_id, user_id, thread_id, capability, sealed, status, decided_by, created_ms, expires_ms, decided_ms, outcome FROM pending_runs WHERE preview_id = ?", previewID)
 		return err
 	})
 	if err != nil {
@@ -71,4 +71,19 @@ func (p *Pending) Claim(ctx context.Context, org tenancy.OrgID, previewID, decis
 		return err
 	})
 	return n == 1, err
+}
+
+// Finish records what became of a claimed decision. Only the first call for a preview has an effect; an outcome other than applied, failed
+// or discarded is fault.Invalid.
+func (p *Pending) Finish(ctx context.Context, org tenancy.OrgID, previewID, outcome string) error {
+	const op = "libsql.Pending.Finish"
+	switch outcome {
+	case dispatch.OutcomeApplied, dispatch.OutcomeFailed, dispatch.OutcomeDiscarded:
+	default:
+		return fault.Invalidf(op, "/outcome", "The outcome is applied, failed or discarded.")
+	}
+	return p.tenants.with(ctx, op, org, func(db *database) error {
+		_, err := db.exec(ctx, op, "UPDATE pending_runs SET outcome = ? WHERE preview_id = ? AND outcome = '' AND status IN ('accept', 'discard')", outcome, previewID)
+		return err
+	})
 }

@@ -45,6 +45,8 @@ type Resolver struct {
 	orgs   *lru.Cache[OrgID, orgEntry]
 	flight singleflight.Group
 
+	witness func(context.Context, Tenant) error // nil: nobody
+
 	mu    sync.Mutex // orders Invalidate against the end of a load
 	epoch atomic.Uint64
 
@@ -73,6 +75,10 @@ func NewResolver(store OrgStore, clock func() time.Time, ttl time.Duration) *Res
 	return &Resolver{store: store, clock: clock, ttl: ttl, orgs: orgs}
 }
 
+// Witness sets who is told each time a superuser acts for another organisation, before anything is done for it. Its error refuses the
+// act: what cannot be recorded must not happen. Set it before the first Resolve.
+func (r *Resolver) Witness(f func(ctx context.Context, t Tenant) error) { r.witness = f }
+
 // Stats returns the counters.
 func (r *Resolver) Stats() ResolverStats {
 	return ResolverStats{Loads: r.loads.Load(), Failures: r.failures.Load(), Stale: r.stale.Load()}
@@ -94,6 +100,22 @@ func (r *Resolver) Invalidate(org OrgID) {
 // org_not_member, no_organisation, org_unknown, org_suspended, act_as_refused, superuser_elsewhere; Unavailable
 // org_unavailable when the store is away and the organisation is not known yet.
 func (r *Resolver) Resolve(ctx context.Context, p Principal, h Hint) (Tenant, error) {
+	t, err := r.resolve(ctx, p, h)
+	if err != nil {
+		return Tenant{}, err
+	}
+	if info := RequestOf(ctx); info != nil {
+		info.Org = t.Org.ID
+	}
+	if t.ActingFor && r.witness != nil {
+		if err := r.witness(ctx, t); err != nil {
+			return Tenant{}, fault.Wrap(fault.Unavailable, "tenancy.Resolve", "audit_unavailable", "Acting for another organisation cannot be recorded right now, so it was not done. Try again.", err)
+		}
+	}
+	return t, nil
+}
+
+func (r *Resolver) resolve(ctx context.Context, p Principal, h Hint) (Tenant, error) {
 	if h.ActAs != "" {
 		return r.actAs(ctx, p, h)
 	}

@@ -240,7 +240,9 @@ func TestAccessEveryChangeIsAudited(t *testing.T) {
 	superRow := func(action string) entry {
 		return entry{Actor: "dev-superuser@acme.example", HomeOrg: "acme.example", OrgID: "linger.example", Action: action}
 	}
-	want := []entry{superRow("key.revoke"), adminRow("key.revoke"), superRow("key.add"), adminRow("key.add"), superRow("settings.patch"), adminRow("settings.patch")}
+	// Acting for an organisation is recorded before what was done by it.
+	want := []entry{superRow("key.revoke"), superRow("act_as"), adminRow("key.revoke"), superRow("key.add"), superRow("act_as"), adminRow("key.add"),
+		superRow("settings.patch"), superRow("act_as"), adminRow("settings.patch")}
 	if d := cmp.Diff(want, got.Entries); d != "" {
 		t.Errorf("audit, newest first: %s", d)
 	}
@@ -252,8 +254,19 @@ func TestAccessEveryChangeIsAudited(t *testing.T) {
 	if strings.Contains(answer, key[20:]) {
 		t.Errorf("the audit holds a key: %s", answer)
 	}
-	if home := must(200, "GET", "/audit", super, "", act...); home != answer {
-		t.Error("acting shows another audit")
+	var acting struct{ Entries []entry }
+	if err := json.Unmarshal([]byte(must(200, "GET", "/audit", super, "", act...)), &acting); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(append([]entry{superRow("act_as")}, want...), acting.Entries); d != "" {
+		t.Errorf("acting shows another audit, or reading left no trace: %s", d)
+	}
+	// Reading, and what the agent's routes do, is recorded too.
+	if status, body, _ := s.call("GET", "/api/agent/keys", super, "", act...); status != 200 {
+		t.Fatal(status, body)
+	}
+	if n := strings.Count(must(200, "GET", "/audit", admin, ""), `"act_as"`); n != 5 {
+		t.Errorf("%d acts are recorded, want 5", n)
 	}
 	if _, home, _ := s.call("GET", "/api/orgs/acme.example/audit", s.token("admin", "acme.example"), ""); strings.Contains(home, "settings.patch") {
 		t.Errorf("what was done for one organisation stands in another's audit: %s", home)

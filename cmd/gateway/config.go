@@ -212,6 +212,14 @@ func (c *Config) complete(dev bool) error {
 			}
 		}
 	}
+	for name, d := range map[string]time.Duration{"drainFor": c.Limits.DrainFor, "shutdown": c.Limits.Shutdown, "firstByte": c.Limits.FirstByte, "idle": c.Limits.Idle, "previewTTL": c.Limits.PreviewTTL} {
+		if d < 0 {
+			fail("limits.%s: cannot be negative", name)
+		}
+	}
+	if c.Limits.DrainKiB < 0 {
+		fail("limits.drainKiB: cannot be negative")
+	}
 	if c.Limits.MaxBodyMiB < 1 || c.Limits.MaxBodyMiB > 512 {
 		fail("limits.maxBodyMiB: must be between 1 and 512")
 	}

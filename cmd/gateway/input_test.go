@@ -439,8 +439,8 @@ func TestInputRoutesAndMethods(t *testing.T) {
 		status       int
 		code         string
 	}{
-		{"GET", "/api/agent/nothing", 404, "route_not_found"}, {"GET", "/v1/nothing", 404, "route_not_found"}, {"GET", "/api/agent/chat", 400, "method_not_allowed"},
-		{"GET", "/v1/messages", 400, "method_not_allowed"}, {"DELETE", "/api/me", 400, "method_not_allowed"}, {"GET", "/", 404, "route_not_found"},
+		{"GET", "/api/agent/nothing", 404, "route_not_found"}, {"GET", "/v1/nothing", 404, "route_not_found"}, {"GET", "/api/agent/chat", 405, "method_not_allowed"},
+		{"GET", "/v1/messages", 405, "method_not_allowed"}, {"DELETE", "/api/me", 405, "method_not_allowed"}, {"GET", "/", 404, "route_not_found"},
 		{"GET", "/api/agent/threads?limit=0", 400, "invalid_request"}, {"GET", "/api/agent/threads?limit=many", 400, "invalid_request"},
 		{"GET", "/api/agent/threads/t_none", 404, "thread_not_found"}, {"DELETE", "/api/agent/keys/key_none", 404, "key_unknown"},
 		{"GET", "/api/orgs/acme.example/usage?from=yesterday", 400, "invalid_request"}, {"GET", "/api/orgs/acme.example/usage?from=2026-02-02&to=2026-01-01", 400, "invalid_request"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -12,7 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lossless-group/gateway/billing"
 	"github.com/lossless-group/gateway/libsql"
+	"github.com/lossless-group/gateway/policy/rego"
+	"github.com/lossless-group/gateway/provider/anthropic"
+	"github.com/lossless-group/gateway/tenancy/jwks"
 )
 
 // flags are the common flags of the commands that run or check a service.
@@ -166,15 +171,27 @@ func probes(cfg Config, f flags) []probe {
 			_, err = libsql.Migrate(ctx, lc, true)
 			return err
 		}},
+		{"policy, limits, identity", "mend the setting that is named", func(ctx context.Context) error { return judged(ctx, cfg) }},
 		{"models and providers", "route each model to a provider that is configured", func(context.Context) error { _, err := catalogue(cfg, time.Now); return err }},
 	}
 	for _, is := range cfg.Identity.Issuers {
-		list = append(list, probe{"keys of " + is.ID, "check jwksUrl and that this machine may reach it", func(ctx context.Context) error { return reachable(ctx, is.JWKSURL) }})
+		list = append(list, probe{"keys of " + is.ID, "check jwksUrl: it must answer the issuer's key set to this machine", func(ctx context.Context) error {
+			doc, err := reachable(ctx, is.JWKSURL)
+			if err == nil {
+				_, err = jwks.Parse(doc)
+			}
+			return err
+		}})
+		if is.MeURL != "" {
+			list = append(list, probe{"memberships of " + is.ID, "check meUrl and that this machine may reach it", func(ctx context.Context) error { return dial(ctx, is.MeURL) }})
+		}
 	}
 	for name, p := range cfg.Providers {
-		if p.BaseURL != "" {
-			list = append(list, probe{"provider " + name, "check baseUrl and that this machine may reach it", func(ctx context.Context) error { return dial(ctx, p.BaseURL) }})
+		where := p.BaseURL
+		if where == "" {
+			where = anthropic.DefaultBaseURL
 		}
+		list = append(list, probe{"provider " + name, "check baseUrl and that this machine may reach it", func(ctx context.Context) error { return dial(ctx, where) }})
 	}
 	return list
 }
@@ -190,20 +207,29 @@ func writable(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-func reachable(ctx context.Context, where string) error {
+func reachable(ctx context.Context, where string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("it answers %s", res.Status)
+		return nil, fmt.Errorf("it answers %s", res.Status)
 	}
-	return nil
+	return io.ReadAll(io.LimitReader(res.Body, 1<<20))
+}
+
+// judged makes what serve would make of the settings, so that what serve refuses fails here first.
+func judged(ctx context.Context, cfg Config) error {
+	a := &app{cfg: cfg}
+	_, ierr := a.identity(cfg, parts{}, time.Now)
+	_, perr := rego.New(ctx, rego.Options{Clock: time.Now, RedactionFloor: cfg.Policy.RedactionFloor})
+	_, lerr := billing.NewLimiter(cfg.plans(), time.Now)
+	return errors.Join(ierr, perr, lerr, a.close(ctx))
 }
 
 // dial only connects: a request to a provider could cost something.

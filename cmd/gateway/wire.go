@@ -2,16 +2,20 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sort"
 	"sync/atomic"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/lossless-group/gateway/admin"
 	"github.com/lossless-group/gateway/billing"
@@ -92,6 +96,7 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 		return a, fmt.Errorf("identity: %w", err)
 	}
 	tenants := tenancy.NewResolver(a.stores.Orgs, clock, 0)
+	tenants.Witness(witness(a.stores.Audit, clock))
 
 	// What may be done, and with what.
 	limiter, err := billing.NewLimiter(cfg.plans(), clock)
@@ -138,7 +143,7 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 	})
 	var metricsHandler http.Handler
 	if cfg.Telemetry.MetricsListen == "" {
-		metricsHandler = a.metrics.Handler()
+		metricsHandler = nearby(a.metrics.Handler())
 	}
 	a.server = httpapi.New(httpapi.Config{
 		Gateway: turn, Verifier: verifier, Cookies: cookies(cfg), Origins: cfg.origins(), MaxBody: int64(cfg.Limits.MaxBodyMiB) << 20,
@@ -270,6 +275,41 @@ func catalogue(cfg Config, clock func() time.Time) (*provider.Catalogue, error) 
 		models = append(models, provider.Model{Name: m.Name, Provider: m.Routes[0].Provider, Upstream: m.Routes[0].Model})
 	}
 	return provider.NewCatalogue(list, models)
+}
+
+// witness records that a superuser acts for an organisation, in that organisation's audit.
+func witness(audit *libsql.Audit, clock func() time.Time) func(context.Context, tenancy.Tenant) error {
+	return func(ctx context.Context, t tenancy.Tenant) error {
+		id, err := uuid.NewV7()
+		if err != nil {
+			return err
+		}
+		detail := map[string]string{}
+		if info := tenancy.RequestOf(ctx); info != nil {
+			detail["requestId"], detail["method"], detail["route"] = info.ID, info.Method, info.Route
+		}
+		raw, err := json.Marshal(detail)
+		if err != nil {
+			return err
+		}
+		// On a context of its own: hanging up must not keep the act out of the record.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		return audit.Append(ctx, t.Org.ID, tenancy.AuditEntry{ID: id.String(), Org: t.Org.ID, Actor: t.User, HomeOrg: t.HomeOrg, Action: "act_as", Detail: raw, At: clock()})
+	}
+}
+
+// nearby serves metrics on the API's own address to this machine only: they name every organisation and what it spends. A request that a
+// proxy passed on is not from this machine, wherever the proxy runs.
+func nearby(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		from, err := netip.ParseAddrPort(r.RemoteAddr)
+		if err != nil || !from.Addr().Unmap().IsLoopback() || r.Header.Get("X-Forwarded-For") != "" || r.Header.Get("Forwarded") != "" {
+			http.Error(w, "metrics are served to this machine only; set telemetry.metricsListen to serve them elsewhere", http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // known tells the admin API what policies may speak of.

@@ -120,6 +120,26 @@ func Run(t *testing.T, open func(t *testing.T) dispatch.PendingStore) {
 			t.Errorf("%d winners, want 1", wins.Load())
 		}
 	})
+	t.Run("an outcome is recorded once, for a decided run only", func(t *testing.T) {
+		s := open(t)
+		must(t, s.Save(t.Context(), acme, run("p1")))
+		must(t, s.Finish(t.Context(), acme, "p1", dispatch.OutcomeApplied))
+		if got, err := s.Load(t.Context(), acme, "p1"); err != nil || got.Outcome != "" {
+			t.Errorf("a waiting run has the outcome %q, %v", got.Outcome, err)
+		}
+		if ok, err := s.Claim(t.Context(), acme, "p1", "accept", "bob", start); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		must(t, s.Finish(t.Context(), globe, "p1", dispatch.OutcomeFailed))
+		must(t, s.Finish(t.Context(), acme, "p1", dispatch.OutcomeApplied))
+		must(t, s.Finish(t.Context(), acme, "p1", dispatch.OutcomeFailed))
+		if got, err := s.Load(t.Context(), acme, "p1"); err != nil || got.Outcome != dispatch.OutcomeApplied {
+			t.Errorf("outcome %q, %v, want applied", got.Outcome, err)
+		}
+		if err := s.Finish(t.Context(), acme, "p1", "maybe"); err == nil {
+			t.Error("an unknown outcome was accepted")
+		}
+	})
 	t.Run("another organisation neither reads nor claims", func(t *testing.T) {
 		s := open(t)
 		must(t, s.Save(t.Context(), acme, run("p1")))

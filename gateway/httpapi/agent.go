@@ -154,6 +154,12 @@ func parseChat(body []byte) (gateway.Request, error) {
 	return req, nil
 }
 
+// Bounds of one request's conversation: reading many tiny pieces costs more than their bytes say.
+const (
+	maxMessages = 2000
+	maxParts    = 500
+)
+
 // parseMessages takes user and assistant messages of text; the newest must be the user's.
 func parseMessages(o object) ([]chat.Message, error) {
 	raw, err := take[[]json.RawMessage](o, "messages", "an array of {role, content}")
@@ -162,6 +168,9 @@ func parseMessages(o object) ([]chat.Message, error) {
 	}
 	if len(raw) == 0 {
 		return nil, fault.Invalidf(opBody, "/messages", "/messages is required: at least the user's message.")
+	}
+	if len(raw) > maxMessages {
+		return nil, fault.Invalidf(opBody, "/messages", "/messages has more than %d entries. Send the newest message and let the thread remember the rest.", maxMessages)
 	}
 	out := make([]chat.Message, len(raw))
 	for i, m := range raw {
@@ -207,6 +216,9 @@ func parseContent(mo object) ([]chat.Part, error) {
 	}
 	if len(raw) == 0 {
 		return nil, fault.Invalidf(opBody, at, "%s is required.", at)
+	}
+	if len(raw) > maxParts {
+		return nil, fault.Invalidf(opBody, at, "%s has more than %d parts.", at, maxParts)
 	}
 	parts := make([]chat.Part, len(raw))
 	for i, r := range raw {

@@ -36,7 +36,10 @@ func (s *Server) messages(c echo.Context) error {
 	}
 	req := gateway.Request{
 		Surface: chat.SurfaceAnthropic, Hint: Hint(c), Model: view.Model, Stream: view.Stream, MaxTokens: view.MaxTokens,
-		ProjectID: clip(c.Request().Header.Get("X-Project-Id")), Native: native(raw, view, c.Request().Header), AuthTook: s.Clock().Sub(began),
+		Native: native(raw, view, c.Request().Header), AuthTook: s.Clock().Sub(began),
+	}
+	if req.ProjectID = c.Request().Header.Get("X-Project-Id"); len(req.ProjectID) > 200 {
+		return fault.Invalidf(opBody, "", "The header X-Project-Id is longer than 200 bytes.")
 	}
 	sink := &anthropicSink{c: c, s: newStream(c, s.Clock, anthropicPing, s.Heartbeat), whole: !view.Stream}
 	out, err := s.Gateway.Chat(c.Request().Context(), who, req, sink)
@@ -65,6 +68,7 @@ func native(raw []byte, view anthropic.View, h http.Header) *gateway.Native {
 	for _, t := range view.Tools {
 		n.Tools = append(n.Tools, t.Name)
 	}
+	n.Servers = view.Servers
 	for _, name := range forwarded {
 		if v := h.Values(name); len(v) > 0 {
 			if n.Forward == nil {

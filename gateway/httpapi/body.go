@@ -6,9 +6,11 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
@@ -28,23 +30,49 @@ func (s *Server) readBody(c echo.Context) ([]byte, error) {
 	if r.ContentLength > s.MaxBody {
 		return nil, s.tooLarge()
 	}
-	size := r.ContentLength
-	if size < 0 {
-		size = 4096
+	buf := make([]byte, 0, min(max(r.ContentLength, 4096), readStep)+1)
+	body := http.MaxBytesReader(c.Response(), r.Body, s.MaxBody)
+	rc := http.NewResponseController(c.Response().Writer)
+	defer func() { _ = rc.SetReadDeadline(time.Time{}) }() // not supported by test recorders; then there is none
+	var held int64
+	for {
+		if len(buf) == cap(buf) {
+			buf = slices.Grow(buf, min(len(buf), readStep))
+		}
+		if grown := int64(cap(buf)) - held; grown > 0 {
+			held += grown
+			c.Set(keyBodyBytes, held)
+			if s.bodies.Add(grown) > s.MaxBodies {
+				return nil, fault.New(fault.Unavailable, opBody, "busy", "Too many large requests are being read at this moment. Try again.")
+			}
+		}
+		_ = rc.SetReadDeadline(s.Clock().Add(readWindow))
+		n, err := body.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if err == nil {
+			continue
+		}
+		var over *http.MaxBytesError
+		switch {
+		case errors.As(err, &over):
+			return nil, s.tooLarge()
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, fault.Wrap(fault.Timeout, opBody, "body_too_slow", "The body came too slowly. Send it again.", err)
+		case !errors.Is(err, io.EOF):
+			return nil, fault.Wrap(fault.Canceled, opBody, "canceled", "The body was cut.", err)
+		case len(bytes.TrimSpace(buf)) == 0:
+			return nil, fault.Invalidf(opBody, "", "The body is empty. Send a JSON object.")
+		}
+		return buf, nil
 	}
-	buf := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
-	_, err := buf.ReadFrom(http.MaxBytesReader(c.Response(), r.Body, s.MaxBody))
-	var over *http.MaxBytesError
-	switch {
-	case errors.As(err, &over):
-		return nil, s.tooLarge()
-	case err != nil:
-		return nil, fault.Wrap(fault.Canceled, opBody, "canceled", "The body was cut.", err)
-	case len(bytes.TrimSpace(buf.Bytes())) == 0:
-		return nil, fault.Invalidf(opBody, "", "The body is empty. Send a JSON object.")
-	}
-	return buf.Bytes(), nil
 }
+
+// readStep is how much room for a body is made at a time: a caller who announces much and sends little costs little. readWindow is how long
+// a caller may take for the next piece.
+const (
+	readStep   = 1 << 20
+	readWindow = 20 * time.Second
+)
 
 func (s *Server) tooLarge() error {
 	return fault.New(fault.TooLarge, opBody, "body_too_large", "The body is larger than "+strconv.FormatInt(s.MaxBody>>20, 10)+" MiB. Send less at a time.")

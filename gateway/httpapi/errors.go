@@ -22,6 +22,12 @@ var statusOf = map[fault.Kind]int{
 	fault.Unsupported: 501, fault.Upstream: 502, fault.Unavailable: 503, fault.Timeout: 504,
 }
 
+// The codes whose status is not their kind's.
+const (
+	codeMethod       = "method_not_allowed"
+	codePrecondition = "precondition_failed" // a Conflict with what If-Match named: 412
+)
+
 // problem is an error body of RFC 9457 with our extensions.
 type problem struct {
 	Type      string         `json:"type"`
@@ -63,11 +69,20 @@ func (s *Server) writeError(err error, c echo.Context) {
 		}
 	} else {
 		status = statusOf[fe.Kind]
+		switch fe.Code {
+		case codePrecondition:
+			status = http.StatusPreconditionFailed
+		case codeMethod: // echo has set Allow
+			status = http.StatusMethodNotAllowed
+		}
 		body, err = json.Marshal(problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: fe.Public, Code: fe.CodeOrKind(),
 			RequestID: rid, Field: fe.Field, Reasons: fe.Reasons, Action: fe.Action, Limit: fe.Limit})
 		if err != nil {
 			status, body = 500, []byte(`{"type":"about:blank","status":500,"code":"internal"}`)
 		}
+	}
+	if fe.Code == codeMethod {
+		status = http.StatusMethodNotAllowed
 	}
 	h.Set("Content-Type", contentType)
 	c.Response().WriteHeader(status)
@@ -92,7 +107,7 @@ func fromEcho(err error) *fault.Error {
 		case http.StatusNotFound:
 			return fault.New(fault.NotFound, "httpapi", "route_not_found", "There is no such route. The documentation lists the routes.")
 		case http.StatusMethodNotAllowed:
-			return fault.New(fault.Invalid, "httpapi", "method_not_allowed", "This route does not take this method.")
+			return fault.New(fault.Invalid, "httpapi", codeMethod, "This route does not take this method; the Allow header names those it takes.")
 		case http.StatusRequestEntityTooLarge:
 			return fault.New(fault.TooLarge, "httpapi", "body_too_large", "The request body is too large.")
 		}

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -40,6 +41,7 @@ type Config struct {
 	Cookies   []string // names of session cookies; may be empty
 	Origins   []string // origins a cookie is accepted from on unsafe methods: our public URL and the apps'
 	MaxBody   int64    // bytes; 0: 20 MiB
+	MaxBodies int64    // bytes of all request bodies held at one time; 0: 512 MiB
 	Heartbeat time.Duration
 	Observer  Observer
 	Logger    *slog.Logger
@@ -52,13 +54,17 @@ type Config struct {
 // Server is the HTTP side of the gateway.
 type Server struct {
 	Config
-	echo *echo.Echo
+	echo   *echo.Echo
+	bodies atomic.Int64 // bytes of request bodies held right now
 }
 
 // New registers the routes of the turn and returns the server. Admin adds its own through Group.
 func New(c Config) *Server {
 	if c.MaxBody == 0 {
 		c.MaxBody = 20 << 20
+	}
+	if c.MaxBodies == 0 {
+		c.MaxBodies = 512 << 20
 	}
 	if c.Heartbeat == 0 {
 		c.Heartbeat = 10 * time.Second
@@ -128,7 +134,7 @@ func (s *Server) ready(c echo.Context) error {
 // Keys of what a request carries in its echo context.
 const (
 	keyRequestID = "gateway.requestId"
-	keyOrg       = "gateway.org"
+	keyBodyBytes = "gateway.bodyBytes"
 )
 
 func requestID(c echo.Context) string {
@@ -146,6 +152,8 @@ func (s *Server) frame(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		rid := "req_" + id.String()
 		c.Set(keyRequestID, rid)
+		info := &tenancy.RequestInfo{ID: rid, Method: c.Request().Method, Route: c.Path()}
+		c.SetRequest(c.Request().WithContext(tenancy.WithRequest(c.Request().Context(), info)))
 		h := c.Response().Header()
 		h.Set("X-Request-Id", rid)
 		h.Set("X-Content-Type-Options", "nosniff")
@@ -156,6 +164,9 @@ func (s *Server) frame(next echo.HandlerFunc) echo.HandlerFunc {
 		err = next(c)
 		if err != nil {
 			c.Error(err)
+		}
+		if n, ok := c.Get(keyBodyBytes).(int64); ok {
+			s.bodies.Add(-n)
 		}
 		status := c.Response().Status
 		s.Observer.Answered(face.String(), status)
@@ -177,8 +188,8 @@ func (s *Server) logAnswer(c echo.Context, rid string, f face, status int, took 
 	}
 	attrs := []slog.Attr{slog.String("requestId", rid), slog.String("method", c.Request().Method), slog.String("route", c.Path()),
 		slog.String("surface", f.String()), slog.Int("status", status), slog.Duration("took", took)}
-	if org, ok := c.Get(keyOrg).(string); ok {
-		attrs = append(attrs, slog.String("org", org))
+	if info := tenancy.RequestOf(ctx); info != nil && !info.Org.IsZero() {
+		attrs = append(attrs, slog.String("org", info.Org.String()))
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		fe := fault.From(err)

@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/lossless-group/gateway/chat"
@@ -42,7 +43,8 @@ type Config struct {
 	BaseURL      string // without /v1; one with /v1 at its end is understood
 	Version      string // anthropic-version of requests whose client sent none
 	Transport    http.RoundTripper
-	TTFB         time.Duration // from the call to the response's head
+	TTFB         time.Duration // from the call to the response's head, when the answer is streamed
+	Whole        time.Duration // the same when it is not: the head then comes with the finished answer; 0: ten times TTFB
 	IdleTimeout  time.Duration // longest silence within a body
 	MaxErrorBody int64         // bytes read of an error body
 	MaxBody      int64         // largest answer that is not streamed, in bytes
@@ -55,7 +57,8 @@ type Provider struct {
 	url          *url.URL
 	version      []string
 	transport    http.RoundTripper
-	ttfb, idle   time.Duration
+	ttfb, whole  time.Duration
+	idle         time.Duration
 	maxErrorBody int64
 	maxBody      int64
 	now          func() time.Time
@@ -69,10 +72,13 @@ const opOpen = "anthropic.Open"
 func New(c Config) (*Provider, error) {
 	p := &Provider{
 		name: or(c.Name, DefaultName), version: []string{or(c.Version, DefaultVersion)}, transport: c.Transport,
-		ttfb: or(c.TTFB, DefaultTTFB), idle: or(c.IdleTimeout, DefaultIdleTimeout),
+		ttfb: or(c.TTFB, DefaultTTFB), idle: or(c.IdleTimeout, DefaultIdleTimeout), whole: c.Whole,
 		maxErrorBody: or(c.MaxErrorBody, DefaultMaxErrorBody), maxBody: or(c.MaxBody, DefaultMaxBody), now: c.Now,
 	}
-	if p.ttfb < 0 || p.idle < 0 || p.maxErrorBody < 0 || p.maxBody < 0 {
+	if p.whole == 0 {
+		p.whole = 10 * p.ttfb
+	}
+	if p.ttfb < 0 || p.whole < 0 || p.idle < 0 || p.maxErrorBody < 0 || p.maxBody < 0 {
 		return nil, fault.Invalidf("anthropic.New", "", "Provider %s: time limits and sizes must not be negative.", p.name)
 	}
 	u, err := url.Parse(or(c.BaseURL, DefaultBaseURL))
@@ -86,7 +92,7 @@ func New(c Config) (*Provider, error) {
 		p.now = time.Now
 	}
 	if p.transport == nil {
-		p.transport = NewTransport(p.ttfb)
+		p.transport = NewTransport()
 	}
 	return p, nil
 }
@@ -99,9 +105,10 @@ func or[T comparable](v, def T) T {
 	return v
 }
 
-// NewTransport returns a transport for many concurrent streams to one host. ttfb bounds the wait for a response's head.
+// NewTransport returns a transport for many concurrent streams to one host. It does not bound the wait for
+// a response's head; the provider does, by what was asked.
 // It reads the proxy from the environment, decompresses nothing and keeps connections for reuse.
-func NewTransport(ttfb time.Duration) *http.Transport {
+func NewTransport() *http.Transport {
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
@@ -111,7 +118,6 @@ func NewTransport(ttfb time.Duration) *http.Transport {
 		IdleConnTimeout:       90 * time.Second,
 		TLSHandshakeTimeout:   10 * time.Second,
 		ExpectContinueTimeout: time.Second,
-		ResponseHeaderTimeout: ttfb,
 		DisableCompression:    true,
 		WriteBufferSize:       16 << 10,
 		ReadBufferSize:        8 << 10,
@@ -151,11 +157,16 @@ func (p *Provider) Open(ctx context.Context, c provider.Call) (provider.Stream, 
 	sent, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	release := context.AfterFunc(ctx, func() { cancel(callerLeft(ctx)) })
 	x := &exchange{sent: func() error { return context.Cause(sent) }, cancel: cancel, release: release, scrub: scrubber(c.Key)}
-	head := time.AfterFunc(p.ttfb, func() { cancel(errHeadTimeout) })
-	res, err := p.transport.RoundTrip(p.request(sent, c))
+	limit := p.whole
+	if c.Stream {
+		limit = p.ttfb
+	}
+	head := time.AfterFunc(limit, func() { cancel(errHeadTimeout) })
+	var left atomic.Bool
+	res, err := p.transport.RoundTrip(p.request(sent, c, &left))
 	head.Stop()
 	if err != nil {
-		f := p.sendFault(x, err)
+		f := p.sendFault(x, err, left.Load())
 		x.finish(nil)
 		return nil, f
 	}
@@ -187,8 +198,26 @@ func headerSafe(v string) bool {
 	return true
 }
 
+// outgoing is a request body that notes when it was first read: from then on the provider may have the request, and owes us no word about it.
+type outgoing struct {
+	*bytes.Reader
+	left *atomic.Bool
+}
+
+func (o *outgoing) Read(b []byte) (int, error) {
+	o.left.Store(true)
+	return o.Reader.Read(b)
+}
+
+func (o *outgoing) WriteTo(w io.Writer) (int64, error) {
+	o.left.Store(true)
+	return o.Reader.WriteTo(w)
+}
+
+func (o *outgoing) Close() error { return nil }
+
 // request builds the HTTP request.
-func (p *Provider) request(ctx context.Context, c provider.Call) *http.Request {
+func (p *Provider) request(ctx context.Context, c provider.Call, left *atomic.Bool) *http.Request {
 	body := c.Body.Bytes()
 	h := make(http.Header, 8)
 	h["Content-Type"] = []string{"application/json"}
@@ -207,10 +236,10 @@ func (p *Provider) request(ctx context.Context, c provider.Call) *http.Request {
 	r := &http.Request{
 		Method: http.MethodPost, URL: &u, Host: u.Host, Header: h,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
+		Body: &outgoing{bytes.NewReader(body), left}, ContentLength: int64(len(body)),
 		// Without it a request that met a connection the provider had just closed could not be sent again, although not
 		// a byte of it was read.
-		GetBody: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil },
+		GetBody: func() (io.ReadCloser, error) { return &outgoing{bytes.NewReader(body), left}, nil },
 	}
 	return r.WithContext(ctx)
 }

@@ -23,7 +23,7 @@ import (
 
 func open(t testing.TB, c Config) *Provider {
 	t.Helper()
-	transport := NewTransport(time.Minute)
+	transport := NewTransport()
 	t.Cleanup(transport.CloseIdleConnections)
 	if c.Transport == nil {
 		c.Transport = transport

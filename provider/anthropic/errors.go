@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net"
@@ -12,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/keyring"
@@ -60,7 +60,7 @@ func (x *exchange) scrubError(err error) error {
 }
 
 // sendFault is the fault for a request that got no response.
-func (p *Provider) sendFault(x *exchange, err error) error {
+func (p *Provider) sendFault(x *exchange, err error, left bool) error {
 	if f := p.ownFault(x, opOpen); f != nil {
 		return f
 	}
@@ -68,6 +68,9 @@ func (p *Provider) sendFault(x *exchange, err error) error {
 	var ne net.Error
 	if errors.As(err, &ne) && ne.Timeout() {
 		return fault.Wrap(fault.Timeout, opOpen, "upstream_timeout", "The provider did not answer in time. Try again.", err)
+	}
+	if left { // it may be working on the request: that is not the same as never having heard of it
+		return fault.Wrap(fault.Upstream, opOpen, "upstream_lost", "The connection to the provider was lost before it answered. Try again.", err)
 	}
 	return fault.Wrap(fault.Upstream, opOpen, "upstream_unreachable", "The provider cannot be reached. Try again in a moment.", err)
 }
@@ -85,8 +88,8 @@ func (p *Provider) answerFault(x *exchange, res *http.Response) error {
 	f := statusFault(res.StatusCode)
 	f.Op, f.Upstream = opOpen, detail
 	f.RetryAfter = retryAfter(res.Header, p.now())
-	if kind == "" {
-		f.Cause = errors.New("status " + strconv.Itoa(res.StatusCode) + ", body: " + excerpt(x.scrub(string(body))))
+	if kind == "" { // not the provider's own form: a proxy's page, which may repeat the prompt
+		f.Cause = fmt.Errorf("status %d with %d bytes of %q", res.StatusCode, len(body), res.Header.Get("Content-Type"))
 	}
 	return f
 }
@@ -136,16 +139,4 @@ func bound(seconds float64) time.Duration {
 		return maxRetryAfter
 	}
 	return time.Duration(seconds * float64(time.Second))
-}
-
-// excerpt is the beginning of a body for our logs.
-func excerpt(s string) string {
-	const most = 300
-	if len(s) > most {
-		s = s[:most]
-	}
-	if !utf8.ValidString(s) {
-		s = strings.ToValidUTF8(s, "?")
-	}
-	return s
 }

@@ -1,8 +1,11 @@
 package anthropic
 
 import (
+	"bytes"
+	"encoding/json"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/lossless-group/gateway/chat"
 	"github.com/lossless-group/gateway/fault"
@@ -26,6 +29,8 @@ type View struct {
 	Continues bool   // the newest message carries tool results: it goes on with a turn instead of opening one
 	Marks     int    // cache_control marks in the whole body, the automatic one at the top included
 	Tools     []ToolView
+
+	Servers []string // names in mcp_servers: tools the provider calls by itself
 
 	ForcedTool string // the name in tool_choice, if it names one
 
@@ -62,6 +67,7 @@ const (
 	seenTools
 	seenChoice
 	seenMark
+	seenServers
 )
 
 // parser is the state of one ParseRequest.
@@ -169,6 +175,9 @@ func (p *parser) top() (seen int) {
 			if p.mark() {
 				p.v.Marks++
 			}
+		case "mcp_servers":
+			bit = seenServers
+			p.servers()
 		default:
 			if !unknown.add(name) {
 				p.refuse("/"+escapePointer(name), "%s stands twice in the request. Send it once.", clip(name))
@@ -531,6 +540,35 @@ func (p *parser) joinLast() string {
 		out = appendDecoded(out, p.b[t.at.Start+1:t.at.End-1])
 	}
 	return string(out)
+}
+
+// servers reads the names of mcp_servers. It is rare and small, so it is decoded, and strictly: a name policy cannot read must not reach
+// the provider.
+func (p *parser) servers() {
+	at := p.value()
+	if p.err != nil {
+		return
+	}
+	var list []map[string]json.RawMessage
+	if json.Unmarshal(at.In(p.b), &list) != nil {
+		p.refuse("/mcp_servers", "mcp_servers has the wrong type. Send an array of objects.")
+		return
+	}
+	for i, s := range list {
+		var name string
+		for key, v := range s {
+			// encoding/json keeps the last of equal keys and the provider may keep the first; one spelling only is accepted.
+			if key == "name" && json.Unmarshal(v, &name) != nil || key != "name" && strings.EqualFold(key, "name") {
+				name = ""
+				break
+			}
+		}
+		if name == "" || bytes.Count(at.In(p.b), []byte(`"name"`)) != len(list) {
+			p.refuse("/mcp_servers/"+strconv.Itoa(i)+"/name", "Each of mcp_servers needs exactly one name, a plain string.")
+			return
+		}
+		p.v.Servers = append(p.v.Servers, name)
+	}
 }
 
 // ModelEdit is the edit that makes the body ask for newModel.
