@@ -57,6 +57,7 @@ type Config struct {
 	Audit     Auditor
 	Known     Known
 	Clock     func() time.Time
+	Policies  PolicyConfig
 }
 
 type api struct{ Config }
@@ -73,6 +74,7 @@ func Mount(g *echo.Group, c Config) {
 	org.POST("/keys", a.admins(a.saveKey))
 	org.DELETE("/keys/:id", a.admins(a.revokeKey))
 	org.GET("/audit", a.admins(a.audit))
+	a.mountPolicy(org)
 }
 
 // admins lets only admins of the path's organisation through: its own, or a superuser who says so with X-Act-As-Org.

@@ -101,6 +101,7 @@ const (
 	InvalidInput     = "invalid_input"
 	TierRequired     = "tier_required"
 	DisabledByPolicy = "disabled_by_policy"
+	ApprovalRequired = "approval_required" // policy wants a person to approve, and the capability has no preview
 	LoopLimit        = "loop_limit"
 	HandlerFailed    = "handler_failed"
 )

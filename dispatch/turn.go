@@ -29,15 +29,17 @@ const (
 
 // TurnConfig is all that the gates of one turn need.
 type TurnConfig struct {
-	Registry    *Registry
-	Tenant      tenancy.Tenant
-	Whitelist   []string                                                                        // capability names of this turn
-	Disabled    func(name string) bool                                                          // switched off by policy; nil: none
-	Decide      func(ctx context.Context, c Capability, step int) (bool, []fault.Reason, error) // policy on one call; an error refuses
-	MaxRounds   int                                                                             // 0: 12
-	MaxSearches int                                                                             // corpus.search calls per turn, 0: 5
-	MaxRepeats  int                                                                             // how often one call with the same arguments may be made, 0: 2
-	Observe     func(c Capability, phase string, elapsed time.Duration, err error)              // told of each handler call; nil: nobody
+	Registry  *Registry
+	Tenant    tenancy.Tenant
+	Whitelist []string               // capability names of this turn
+	Disabled  func(name string) bool // switched off by policy; nil: none
+	// Decide is policy on one call, of which input are the arguments; an error refuses. The one reason of code approval_required is
+	// that of the refusal.
+	Decide      func(ctx context.Context, c Capability, step int, input json.RawMessage) (bool, []fault.Reason, error)
+	MaxRounds   int                                                                // 0: 12
+	MaxSearches int                                                                // corpus.search calls per turn, 0: 5
+	MaxRepeats  int                                                                // how often one call with the same arguments may be made, 0: 2
+	Observe     func(c Capability, phase string, elapsed time.Duration, err error) // told of each handler call; nil: nobody
 	Clock       func() time.Time
 	ProjectID   string
 	ThreadID    string
@@ -152,7 +154,7 @@ func (t *Turn) Check(ctx context.Context, step int, callID, name string, input j
 	if t.cfg.Disabled != nil && t.cfg.Disabled(name) {
 		return refuse(DisabledByPolicy, false, "The organisation has switched it off.")
 	}
-	allow, reasons, err := t.cfg.Decide(ctx, e.cap, step)
+	allow, reasons, err := t.cfg.Decide(ctx, e.cap, step, input)
 	if err != nil {
 		return refuse(DisabledByPolicy, false, "The organisation's policy could not be asked, so nothing was done.")
 	}
@@ -163,7 +165,11 @@ func (t *Turn) Check(ctx context.Context, step int, callID, name string, input j
 				msg += " " + clip(r.Message, 300)
 			}
 		}
-		_, ref := refuse(DisabledByPolicy, false, "%s", msg)
+		code := DisabledByPolicy
+		if len(reasons) == 1 && reasons[0].Code == ApprovalRequired {
+			code = ApprovalRequired
+		}
+		_, ref := refuse(code, false, "%s", msg)
 		ref.Reasons = reasons
 		return Capability{}, ref
 	}

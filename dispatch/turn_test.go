@@ -27,7 +27,9 @@ func tenant(role tenancy.Role) tenancy.Tenant {
 	return tenancy.Tenant{Org: tenancy.Org{ID: tenancy.MustOrgID("acme.example")}, User: "u1", Role: role}
 }
 
-func allow(context.Context, Capability, int) (bool, []fault.Reason, error) { return true, nil, nil }
+func allow(context.Context, Capability, int, json.RawMessage) (bool, []fault.Reason, error) {
+	return true, nil, nil
+}
 
 type world struct {
 	read, search *fake
@@ -111,15 +113,23 @@ func TestCheck(t *testing.T) {
 		}, code: TierRequired},
 		{name: "disabled", cap: "slide.read", input: `{"slide":1}`, change: func(c *TurnConfig) { c.Disabled = func(n string) bool { return n == "slide.read" } }, code: DisabledByPolicy, message: "switched it off"},
 		{name: "denied", cap: "slide.read", input: `{"slide":1}`, change: func(c *TurnConfig) {
-			c.Decide = func(context.Context, Capability, int) (bool, []fault.Reason, error) {
+			c.Decide = func(context.Context, Capability, int, json.RawMessage) (bool, []fault.Reason, error) {
 				return false, []fault.Reason{{Code: "x", Message: "Only on weekdays."}}, nil
 			}
 		}, code: DisabledByPolicy, message: "Only on weekdays."},
 		{name: "policy trouble refuses", cap: "slide.read", input: `{"slide":1}`, change: func(c *TurnConfig) {
-			c.Decide = func(context.Context, Capability, int) (bool, []fault.Reason, error) {
+			c.Decide = func(context.Context, Capability, int, json.RawMessage) (bool, []fault.Reason, error) {
 				return true, nil, errors.New("engine away")
 			}
 		}, code: DisabledByPolicy, message: "could not be asked"},
+		{name: "policy wants an approval nobody can give", cap: "slide.read", input: `{"slide":1}`, change: func(c *TurnConfig) {
+			c.Decide = func(_ context.Context, _ Capability, _ int, input json.RawMessage) (bool, []fault.Reason, error) {
+				if string(input) != `{"slide":1}` {
+					return true, nil, nil
+				}
+				return false, []fault.Reason{{Code: ApprovalRequired, Message: "No preview."}}, nil
+			}
+		}, code: ApprovalRequired, message: "No preview."},
 		{name: "policy comes before limits", cap: "slide.read", input: `{"slide":1}`, step: 99, change: func(c *TurnConfig) { c.Disabled = func(string) bool { return true } }, code: DisabledByPolicy},
 		{name: "last round", cap: "slide.read", input: `{"slide":1}`, step: 12},
 		{name: "round too many", cap: "slide.read", input: `{"slide":1}`, step: 13, code: LoopLimit, message: "all its 12 rounds"},

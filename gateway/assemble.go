@@ -263,16 +263,22 @@ func (g *Gateway) equip(t *turn) error {
 	return nil
 }
 
-// decideTool asks policy about one call, with the settings of this moment: a switch flipped during a long turn counts.
-func (g *Gateway) decideTool(t *turn) func(context.Context, dispatch.Capability, int) (bool, []fault.Reason, error) {
-	return func(ctx context.Context, c dispatch.Capability, step int) (bool, []fault.Reason, error) {
+// decideTool asks policy about one call, by the revision the turn began with: what is published meanwhile counts from the next request
+// on, of which accepting a preview is one.
+func (g *Gateway) decideTool(t *turn) func(context.Context, dispatch.Capability, int, json.RawMessage) (bool, []fault.Reason, error) {
+	return func(ctx context.Context, c dispatch.Capability, step int, args json.RawMessage) (bool, []fault.Reason, error) {
 		in, err := g.policyInput(ctx, t)
 		if err != nil {
 			return false, nil, err
 		}
 		began := g.Clock()
-		d, err := g.Policy.DecideTool(ctx, policy.ToolInput{Input: in, Capability: info(c), Step: step})
+		q := policy.ToolInput{Input: in, Capability: info(c), Step: step, Args: args}
+		d, err := g.Policy.DecideTool(ctx, q)
 		g.Observer.Decided(g.Clock().Sub(began), d.Cached, d.Allow, err != nil)
+		if err == nil && d.Allow && d.NeedsApproval(c.Name) && !c.RequiresConfirmation {
+			d.Allow, d.Deny = false, []fault.Reason{{Code: dispatch.ApprovalRequired, Message: "The organisation's policy wants a person to approve this, and this app cannot show a preview for " + c.Name + "."}}
+		}
+		g.logTool(t, q, d, err)
 		return d.Allow && err == nil, d.Deny, err
 	}
 }

@@ -101,6 +101,8 @@ type turn struct {
 	route    provider.Route
 	key      keyring.Choice
 	decision policy.Decision
+	rules    *policy.Revision // the organisation's policy this turn is decided by, from first to last; nil until decided
+	modules  []policy.File    // its Rego without tests
 	secret   keyring.Secret
 	session  *redaction.Session
 	timing   Timing
@@ -176,8 +178,13 @@ func (g *Gateway) decide(ctx context.Context, t *turn) (policy.Decision, error) 
 	d, err := g.Policy.DecideChat(ctx, in)
 	t.timing.Policy = g.Clock().Sub(began)
 	g.Observer.Decided(t.timing.Policy, d.Cached, d.Allow, err != nil)
+	g.logChat(t, in, d, err)
 	if err != nil {
 		g.Logger.ErrorContext(ctx, "policy failed; refused", "decision", d.ID, "org", t.tenant.Org.ID, "err", err)
+		switch fault.KindOf(err) {
+		case fault.RateLimited, fault.Unavailable, fault.Canceled, fault.Timeout: // it may go better next time
+			return d, err
+		}
 		return d, &fault.Error{Op: op, Kind: fault.Forbidden, Code: "policy_error", Cause: err, Reasons: d.Deny,
 			Public: "Your organisation's policy could not be evaluated, so the request was refused. Tell an administrator the decision id " + d.ID + "."}
 	}
@@ -193,12 +200,16 @@ func (g *Gateway) decide(ctx context.Context, t *turn) (policy.Decision, error) 
 }
 
 func (g *Gateway) policyInput(ctx context.Context, t *turn) (policy.Input, error) {
-	settings, rev, err := g.Settings.Settings(ctx, t.tenant.Org.ID)
-	if err != nil {
-		return policy.Input{}, err
+	if t.rules == nil {
+		live, err := g.Revisions.Live(ctx, t.tenant.Org.ID)
+		if err != nil {
+			return policy.Input{}, err
+		}
+		t.rules, t.modules = &live, live.Source.Modules()
 	}
 	in := policy.Input{
-		Time: g.Clock().In(g.zone(t.tenant.Org.TimeZone)), Tenant: t.tenant, Settings: settings, SettingsRevision: rev, Surface: t.req.Surface,
+		Time: g.Clock().In(g.zone(t.tenant.Org.TimeZone)), Tenant: t.tenant, Settings: t.rules.Source.Settings,
+		SettingsRevision: t.rules.Number, Files: t.modules, SourceSHA: t.rules.SHA256, Surface: t.req.Surface,
 		Model: t.req.Model, Provider: t.route.Provider.Name(), KeySource: string(t.key.Source), Stream: t.req.Stream,
 		MaxTokens: t.req.MaxTokens, ProjectID: t.req.ProjectID, ProjectKind: t.req.ProjectKind, ThreadID: t.req.ThreadID,
 	}
@@ -222,6 +233,12 @@ func (g *Gateway) session(t *turn) (*redaction.Session, error) {
 	p, err := redaction.ParseProfile(t.decision.RedactionProfile)
 	if err != nil {
 		return nil, err
+	}
+	for _, r := range t.decision.Redactions {
+		// A rule that asks to hide what we cannot find must not look as if it worked.
+		if p, err = p.With(r.Entity, redaction.Action(r.Action)); err != nil {
+			return nil, fault.Wrap(fault.Forbidden, "gateway.session", "policy_error", "Your organisation's policy asks for a redaction this gateway does not know, so the request was refused. Tell an administrator the decision id "+t.decision.ID+".", err)
+		}
 	}
 	scope := redaction.Scope{Org: t.tenant.Org.ID, User: t.tenant.User}
 	if t.req.ThreadID != "" {

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 
+	"github.com/lossless-group/gateway/chat"
 	"github.com/lossless-group/gateway/dispatch"
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/keyring"
@@ -107,22 +108,52 @@ func (g *Gateway) Capabilities(ctx context.Context, who tenancy.Principal, hint 
 	if err != nil {
 		return nil, err
 	}
-	settings, _, err := g.Settings.Settings(ctx, t.Org.ID)
+	live, err := g.Revisions.Live(ctx, t.Org.ID)
 	if err != nil {
 		return nil, err
 	}
+	settings := live.Source.Settings
+	off := g.offByRego(ctx, t, live)
 	all := g.Registry.View(tenancy.TierAdmin, nil)
 	out := make([]CapabilityState, len(all))
 	for i, c := range all {
 		out[i] = CapabilityState{Capability: c, Available: true}
 		switch {
-		case disables(settings, c.Name):
+		case disables(settings, c.Name), off.Disabled(c.Name):
 			out[i].Available, out[i].Why = false, dispatch.DisabledByPolicy
 		case t.Tier() < c.RequiredTier:
 			out[i].Available, out[i].Why = false, dispatch.TierRequired
 		}
 	}
 	return out, nil
+}
+
+// offByRego asks what an organisation's Rego switches off for this person on the first model they may use. It is a hint for showing
+// things: a turn asks for itself, so a question that cannot be asked or answered here says nothing.
+func (g *Gateway) offByRego(ctx context.Context, t tenancy.Tenant, live policy.Revision) policy.Decision {
+	modules := live.Source.Modules()
+	if len(modules) == 0 {
+		return policy.Decision{}
+	}
+	for _, m := range g.Models.Models() {
+		if !allowsModel(live.Source.Settings, m.Name) {
+			continue
+		}
+		p, _ := g.Models.Provider(m.Provider)
+		key, err := g.Keys.Choose(ctx, t, m.Provider, needsKey(p))
+		if err != nil {
+			continue
+		}
+		d, err := g.Policy.DecideChat(ctx, policy.Input{
+			Time: g.Clock().In(g.zone(t.Org.TimeZone)), Tenant: t, Settings: live.Source.Settings, SettingsRevision: live.Number, Files: modules,
+			SourceSHA: live.SHA256, Surface: chat.SurfaceAgent, Model: m.Name, Provider: m.Provider, KeySource: string(key.Source),
+			Capabilities: g.capabilityInfo(),
+		})
+		if err == nil {
+			return d
+		}
+	}
+	return policy.Decision{}
 }
 
 // ModelState is one model as a person may use it here.
@@ -140,10 +171,11 @@ func (g *Gateway) ModelList(ctx context.Context, who tenancy.Principal, hint ten
 	if err != nil {
 		return nil, err
 	}
-	settings, _, err := g.Settings.Settings(ctx, t.Org.ID)
+	live, err := g.Revisions.Live(ctx, t.Org.ID)
 	if err != nil {
 		return nil, err
 	}
+	settings := live.Source.Settings
 	var out []ModelState
 	for _, m := range g.Models.Models() {
 		s := ModelState{Name: m.Name, Provider: m.Provider, Available: true}
@@ -176,8 +208,8 @@ func (g *Gateway) State(ctx context.Context, who tenancy.Principal, hint tenancy
 	if err != nil {
 		return OrgState{}, err
 	}
-	s, rev, err := g.Settings.Settings(ctx, t.Org.ID)
-	return OrgState{Org: t.Org, Role: t.Role, Settings: s, Revision: rev}, err
+	live, err := g.Revisions.Live(ctx, t.Org.ID)
+	return OrgState{Org: t.Org, Role: t.Role, Settings: live.Source.Settings, Revision: live.Number}, err
 }
 
 func disables(s policy.Settings, capability string) bool {

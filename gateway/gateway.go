@@ -34,9 +34,22 @@ type Journal interface {
 	Said(transcript.Turn) error
 }
 
-// SettingsSource gives an organisation's settings and their revision.
-type SettingsSource interface {
-	Settings(ctx context.Context, org tenancy.OrgID) (policy.Settings, int64, error)
+// RevisionSource gives the revision of an organisation's policy that is live. A turn asks once and keeps the answer to its end.
+type RevisionSource interface {
+	Live(ctx context.Context, org tenancy.OrgID) (policy.Revision, error)
+}
+
+// DecisionSink is told of decisions that are worth keeping; it must not block.
+type DecisionSink interface {
+	Decided(org tenancy.OrgID, line policy.LoggedDecision)
+}
+
+// Projector writes down what was asked, for the decision log. It never writes message text.
+type Projector interface {
+	// ProjectChat returns the question about a turn as a JSON document, nil when it is too large to keep.
+	ProjectChat(in policy.Input) json.RawMessage
+	// ProjectTool returns the question about a call.
+	ProjectTool(in policy.ToolInput) json.RawMessage
 }
 
 // Observer is told what happened; it must not block.
@@ -65,8 +78,10 @@ type TurnReport struct {
 type Config struct {
 	Tenants   *tenancy.Resolver
 	Limiter   *billing.Limiter
-	Settings  SettingsSource
+	Revisions RevisionSource
 	Policy    policy.Decider
+	Decisions DecisionSink // nil: decisions are not kept
+	Project   Projector    // nil: they are kept without the question
 	Keys      *keyring.Keyring
 	Sealer    *keyring.Sealer
 	Redaction *redaction.Engine
@@ -94,7 +109,8 @@ type Gateway struct {
 	recent      *lru.Cache[threadKey, []transcript.Turn] // what the journal may not have drained yet
 	recentBytes int                                      // of what is in recent, under recentMu
 	running     sync.Map                                 // turnKey -> run id of turns that have a client's own id
-	zones       sync.Map                                 // IANA name -> *time.Location
+	allows      *sampler
+	zones       sync.Map // IANA name -> *time.Location
 }
 
 // turnKey is a client's own name for a turn.
@@ -116,7 +132,7 @@ func New(c Config) *Gateway {
 	setDefault(&c.PreviewTTL, 7*24*time.Hour)
 	setDefault(&c.MaxTokens, 4096)
 	setDefault(&c.HistoryBytes, 80_000)
-	g := &Gateway{Config: c}
+	g := &Gateway{Config: c, allows: newSampler()}
 	var err error
 	if g.recent, err = lru.NewWithEvict(4096, func(_ threadKey, gone []transcript.Turn) { g.recentBytes -= weight(gone) }); err != nil { // only for a size below one
 		panic(err)

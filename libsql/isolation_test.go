@@ -25,6 +25,7 @@ var spanning = map[string]string{
 	"Orgs.List":        "operators only",
 	"Orgs.UpsertUser":  "a person may belong to several organisations",
 	"Orgs.Memberships": "a person may belong to several organisations",
+	"Policies.Changed": "a replica follows the policies of all organisations; it returns ids and numbers only",
 	"Ledger.Append":    "the journal drains events of all organisations; each event names its own",
 }
 

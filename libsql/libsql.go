@@ -33,6 +33,9 @@ var (
 	_ transcript.Store      = (*Turns)(nil)
 	_ dispatch.PendingStore = (*Pending)(nil)
 	_ policy.SettingsStore  = (*Settings)(nil)
+	_ policy.RevisionStore  = (*Policies)(nil)
+	_ policy.HistoryStore   = (*Policies)(nil)
+	_ policy.DecisionLog    = (*Decisions)(nil)
 	_ keyring.Store         = (*Keys)(nil)
 	_ tenancy.OrgStore      = (*Orgs)(nil)
 )
@@ -73,13 +76,15 @@ func (c Config) validate() error {
 
 // Stores are all stores over one set of databases. They are safe for concurrent use until Close.
 type Stores struct {
-	Orgs     *Orgs
-	Keys     *Keys
-	Settings *Settings
-	Audit    *Audit
-	Ledger   *Ledger
-	Turns    *Turns
-	Pending  *Pending
+	Orgs      *Orgs
+	Keys      *Keys
+	Settings  *Settings
+	Policies  *Policies
+	Decisions *Decisions
+	Audit     *Audit
+	Ledger    *Ledger
+	Turns     *Turns
+	Pending   *Pending
 
 	control *database
 	tenants *tenants
@@ -116,9 +121,10 @@ func Open(ctx context.Context, cfg Config) (*Stores, error) {
 		return nil, errors.Join(fault.From(err), control.close(ctx))
 	}
 	ts := newTenants(cfg, orgs, slugs)
+	policies := &Policies{db: control}
 	return &Stores{
-		Orgs: orgs, Keys: &Keys{db: control}, Settings: &Settings{db: control}, Audit: &Audit{db: control},
-		Ledger: &Ledger{db: control, words: words}, Turns: &Turns{tenants: ts}, Pending: &Pending{tenants: ts},
+		Orgs: orgs, Keys: &Keys{db: control}, Settings: &Settings{db: control, policies: policies}, Policies: policies, Audit: &Audit{db: control},
+		Ledger: &Ledger{db: control, words: words}, Turns: &Turns{tenants: ts}, Pending: &Pending{tenants: ts}, Decisions: &Decisions{tenants: ts},
 		control: control, tenants: ts,
 	}, nil
 }

@@ -10,8 +10,12 @@ import (
 	"github.com/lossless-group/gateway/tenancy"
 )
 
-// Settings keeps every revision of every organisation's settings.
-type Settings struct{ db *database }
+// Settings is the view of an organisation's policy that a form has: settings only. Its revisions are those of Policies, so saving a
+// form publishes a revision with the files of the one before, and publishing Rego raises the number that the next save must name.
+type Settings struct {
+	db       *database
+	policies *Policies
+}
 
 // Settings returns the document in force; revision 0 and no JSON when none was ever saved.
 func (s *Settings) Settings(ctx context.Context, org tenancy.OrgID) (tenancy.SettingsDoc, error) {
@@ -21,7 +25,7 @@ func (s *Settings) Settings(ctx context.Context, org tenancy.OrgID) (tenancy.Set
 	}
 	var d tenancy.SettingsDoc
 	var doc string
-	found, err := s.db.row(ctx, op, []any{&d.Revision, &doc}, "SELECT revision, doc FROM org_settings WHERE org_id = ? ORDER BY revision DESC", org.String())
+	found, err := s.db.row(ctx, op, []any{&d.Revision, &doc}, "SELECT r.revision, r.settings FROM policy_active a JOIN policy_revisions r ON r.org_id = a.org_id AND r.revision = a.revision WHERE a.org_id = ?", org.String())
 	if err != nil || !found {
 		return tenancy.SettingsDoc{}, err
 	}
@@ -38,13 +42,8 @@ func (s *Settings) PutSettings(ctx context.Context, org tenancy.OrgID, expect in
 	if !json.Valid(doc) {
 		return 0, fault.Invalidf(op, "", "The settings are not JSON.")
 	}
-	n, err := s.db.exec(ctx, op, "INSERT INTO org_settings (org_id, revision, doc, by_user, at_ms) SELECT ?, ?, ?, ?, ? WHERE (SELECT coalesce(max(revision), 0) FROM org_settings WHERE org_id = ?) = ?",
-		org.String(), expect+1, string(doc), string(by), ms(at), org.String(), expect)
-	if err != nil && !fault.Is(err, fault.Conflict) {
+	if err := s.policies.putSettings(ctx, op, org, expect, doc, by, at); err != nil {
 		return 0, err
-	}
-	if err != nil || n == 0 {
-		return 0, fault.Wrap(fault.Conflict, op, "settings_changed", "Somebody else changed the settings in the meantime; read them again and repeat your change.", err)
 	}
 	return expect + 1, nil
 }
@@ -75,6 +74,6 @@ func (s *Settings) History(ctx context.Context, org tenancy.OrgID, before int64,
 		r.JSON, r.By, r.At = json.RawMessage(doc), tenancy.UserID(by), fromMS(at)
 		list = append(list, r)
 		return nil
-	}, "SELECT revision, doc, by_user, at_ms FROM org_settings WHERE org_id = ? AND (? = 0 OR revision < ?) ORDER BY revision DESC LIMIT ?", org.String(), before, before, clampLimit(limit))
+	}, "SELECT revision, settings, author, at_ms FROM policy_revisions WHERE org_id = ? AND (? = 0 OR revision < ?) ORDER BY revision DESC LIMIT ?", org.String(), before, before, clampLimit(limit))
 	return list, err
 }

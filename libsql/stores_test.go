@@ -17,6 +17,8 @@ import (
 	"github.com/lossless-group/gateway/keyring/keyringtest"
 	"github.com/lossless-group/gateway/libsql"
 	"github.com/lossless-group/gateway/policy"
+	"github.com/lossless-group/gateway/policy/decisiontest"
+	"github.com/lossless-group/gateway/policy/revisiontest"
 	"github.com/lossless-group/gateway/policy/settingstest"
 	"github.com/lossless-group/gateway/tenancy"
 	"github.com/lossless-group/gateway/tenancy/tenancytest"
@@ -100,6 +102,12 @@ func TestStoresConform(t *testing.T) {
 		})
 		t.Run("settings", func(t *testing.T) {
 			settingstest.Run(t, func(t *testing.T) policy.SettingsStore { return open(t, config(t)).Settings })
+		})
+		t.Run("policies", func(t *testing.T) {
+			revisiontest.Run(t, func(t *testing.T) revisiontest.Store { return open(t, config(t)).Policies })
+		})
+		t.Run("decisions", func(t *testing.T) {
+			decisiontest.Run(t, func(t *testing.T) policy.DecisionLog { return fresh(t).Decisions })
 		})
 	})
 }

@@ -3,9 +3,12 @@ package policy
 import (
 	"context"
 	"encoding/json"
+	"math"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/tenancy"
 )
 
@@ -17,93 +20,219 @@ type SettingsStore interface {
 	PutSettings(ctx context.Context, org tenancy.OrgID, expect int64, doc json.RawMessage, by tenancy.UserID, at time.Time) (int64, error)
 }
 
-// Book serves settings to the turn. It re-reads an organisation's settings after TTL and at once after a Patch through this book;
-// when the store is away it goes on serving what it last read, so an outage changes nobody's policy.
+// testSuffix ends the names of files that hold tests.
+const testSuffix = "_test.rego"
+
+// Modules returns the files that take part in decisions: all but the tests. It is Files itself when there are none.
+func (s Source) Modules() []File {
+	tests := 0
+	for _, f := range s.Files {
+		if strings.HasSuffix(f.Name, testSuffix) {
+			tests++
+		}
+	}
+	if tests == 0 {
+		return s.Files
+	}
+	if tests == len(s.Files) {
+		return nil
+	}
+	out := make([]File, 0, len(s.Files)-tests)
+	for _, f := range s.Files {
+		if !strings.HasSuffix(f.Name, testSuffix) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// Book serves the live revision of each organisation's policy to the turn. It reads a revision again after TTL, and at once after a
+// publish through this book or a call of Expire; when the store is away it goes on serving what it last read, so an outage changes
+// nobody's policy. An older revision never replaces a newer one.
 type Book struct {
-	store SettingsStore
+	store RevisionStore
 	clock func() time.Time
 	ttl   time.Duration
 
-	mu   sync.RWMutex
-	read map[tenancy.OrgID]page
+	mu      sync.RWMutex
+	read    map[tenancy.OrgID]page
+	looking map[tenancy.OrgID]bool // an organisation whose revision is being read again
 }
 
 type page struct {
-	settings Settings
-	revision int64
-	at       time.Time
+	live Revision
+	at   time.Time // of the last look; zero: look again
 }
 
 // NewBook returns a book over a store.
-func NewBook(store SettingsStore, clock func() time.Time, ttl time.Duration) *Book {
-	return &Book{store: store, clock: clock, ttl: ttl, read: map[tenancy.OrgID]page{}}
+func NewBook(store RevisionStore, clock func() time.Time, ttl time.Duration) *Book {
+	return &Book{store: store, clock: clock, ttl: ttl, read: map[tenancy.OrgID]page{}, looking: map[tenancy.OrgID]bool{}}
 }
 
-// Settings returns an organisation's settings and their revision.
-func (b *Book) Settings(ctx context.Context, org tenancy.OrgID) (Settings, int64, error) {
+// Live returns the revision that is live; number 0 and an empty source when none was ever published. Callers must not change what it
+// holds. Errors are those of the store, and only for an organisation that was never read.
+func (b *Book) Live(ctx context.Context, org tenancy.OrgID) (Revision, error) {
 	now := b.clock()
 	b.mu.RLock()
 	p, ok := b.read[org]
 	b.mu.RUnlock()
 	if ok && now.Sub(p.at) < b.ttl {
-		return p.settings, p.revision, nil
+		return p.live, nil
 	}
-	fresh, err := b.load(ctx, org, now)
+	if !ok {
+		return b.load(ctx, org, now)
+	}
+	if !b.begin(org) { // somebody else is looking; what was read last still holds
+		return p.live, nil
+	}
+	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookWithin)
+	defer cancel()
+	fresh, err := b.load(look, org, now)
 	if err != nil {
-		if ok {
-			return p.settings, p.revision, nil
-		}
-		return Settings{}, 0, err
+		b.rest(org, b.clock())
+		return p.live, nil
 	}
-	return fresh.settings, fresh.revision, nil
+	b.rest(org, time.Time{})
+	return fresh, nil
 }
 
-func (b *Book) load(ctx context.Context, org tenancy.OrgID, now time.Time) (page, error) {
-	doc, err := b.store.Settings(ctx, org)
-	if err != nil {
-		return page{}, err
-	}
-	p := page{revision: doc.Revision, at: now}
-	if len(doc.JSON) > 0 {
-		if p.settings, err = ParseSettings(doc.JSON); err != nil {
-			return page{}, err
-		}
-	}
+// lookWithin is how long one look at the store may take while an older revision can serve, and restFor how long the store is left alone
+// after a look that failed: a database that hangs must not make every turn wait for it.
+const (
+	lookWithin = 2 * time.Second
+	restFor    = time.Second
+)
+
+// begin reports whether the caller is the one to look at the store for an organisation.
+func (b *Book) begin(org tenancy.OrgID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// A slower load must not put back an older revision than one already seen.
-	if have, ok := b.read[org]; ok && have.revision > p.revision {
-		return have, nil
+	if b.looking[org] {
+		return false
 	}
-	b.read[org] = p
-	return p, nil
+	b.looking[org] = true
+	return true
 }
 
-// Patch applies an RFC 7396 merge patch on top of revision expect (negative: whatever is current) and returns the new settings and
-// revision, live on the next call of Settings. fault.Conflict when somebody else saved in between.
+// rest ends a look. When it failed, at is the time of the failure, and the next look waits for restFor.
+func (b *Book) rest(org tenancy.OrgID, failed time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.looking, org)
+	if p, ok := b.read[org]; ok && !failed.IsZero() {
+		p.at = failed.Add(restFor - b.ttl)
+		b.read[org] = p
+	}
+}
+
+// Settings returns the live settings and their revision.
+func (b *Book) Settings(ctx context.Context, org tenancy.OrgID) (Settings, int64, error) {
+	r, err := b.Live(ctx, org)
+	return r.Source.Settings, r.Number, err
+}
+
+func (b *Book) load(ctx context.Context, org tenancy.OrgID, now time.Time) (Revision, error) {
+	r, err := b.store.Active(ctx, org)
+	if err != nil {
+		return Revision{}, err
+	}
+	return b.note(org, r, now), nil
+}
+
+// note keeps a revision unless a newer one is known, and returns the newest. A slower load must not put back an older revision.
+func (b *Book) note(org tenancy.OrgID, r Revision, now time.Time) Revision {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if have, ok := b.read[org]; ok && have.live.Number >= r.Number {
+		r = have.live // the same number is the same revision; keeping one copy makes comparing its files cheap
+	}
+	b.read[org] = page{live: r, at: now}
+	return r
+}
+
+// Expire makes the next call of Live read an organisation's revision again, because somebody else may have published.
+func (b *Book) Expire(org tenancy.OrgID) { b.expire(org, math.MaxInt64) }
+
+func (b *Book) expire(org tenancy.OrgID, published int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p, ok := b.read[org]; ok && p.live.Number < published {
+		p.at = time.Time{}
+		b.read[org] = p
+	}
+}
+
+// ChangeSource tells which organisations published since a generation, oldest first and perhaps not all at once.
+type ChangeSource interface {
+	Changed(ctx context.Context, since int64) ([]Change, error)
+}
+
+// Follow looks for what other replicas published, every so often and until ctx ends, and expires it. report is told of each look that
+// failed; the TTL goes on bounding how old a revision is served meanwhile.
+func (b *Book) Follow(ctx context.Context, src ChangeSource, every time.Duration, report func(error)) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for since := int64(0); ; {
+		for more := true; more; {
+			changes, err := src.Changed(ctx, since)
+			if ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				report(err)
+			}
+			for _, c := range changes {
+				b.expire(c.Org, c.Revision)
+				since = max(since, c.Generation)
+			}
+			more = len(changes) > 0
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Publish makes the next revision and serves it from the next call of Live on. Errors are those of the store: fault.Conflict when the
+// live revision is not expect.
+func (b *Book) Publish(ctx context.Context, org tenancy.OrgID, expect int64, r Revision) (Revision, error) {
+	published, err := b.store.Publish(ctx, org, expect, r)
+	if err != nil {
+		return Revision{}, err
+	}
+	return b.note(org, published, b.clock()), nil
+}
+
+// Patch applies an RFC 7396 merge patch on top of revision expect (negative: whatever is current), publishes the result with the live
+// Rego as the next revision and returns it, live on the next call of Settings. fault.Conflict when somebody else published in between.
 func (b *Book) Patch(ctx context.Context, org tenancy.OrgID, patch []byte, expect int64, by tenancy.UserID) (Settings, int64, error) {
 	now := b.clock()
 	cur, err := b.load(ctx, org, now)
 	if err != nil {
 		return Settings{}, 0, err
 	}
-	next, err := PatchSettings(cur.settings, patch)
+	next, err := PatchSettings(cur.Source.Settings, patch)
 	if err != nil {
 		return Settings{}, 0, err
 	}
 	if expect < 0 {
-		expect = cur.revision
+		expect = cur.Number
 	}
-	doc, err := json.Marshal(next)
+	if expect != cur.Number { // files are those of the revision the patch is for, so another one cannot be patched
+		return Settings{}, 0, errPatched(nil)
+	}
+	r, err := b.Publish(ctx, org, expect, Revision{Source: Source{Settings: next, Files: cur.Source.Files}, Author: by, CreatedAt: now})
+	if fault.Is(err, fault.Conflict) {
+		return Settings{}, 0, errPatched(err)
+	}
 	if err != nil {
 		return Settings{}, 0, err
 	}
-	rev, err := b.store.PutSettings(ctx, org, expect, doc, by, now)
-	if err != nil {
-		return Settings{}, 0, err
-	}
-	b.mu.Lock()
-	b.read[org] = page{settings: next, revision: rev, at: now}
-	b.mu.Unlock()
-	return next, rev, nil
+	return r.Source.Settings, r.Number, nil
+}
+
+func errPatched(cause error) error {
+	return fault.Wrap(fault.Conflict, "policy.Patch", "settings_changed", "Somebody else changed the settings in the meantime; read them again and repeat your change.", cause)
 }

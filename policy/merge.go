@@ -124,25 +124,58 @@ func (m Models) Restricted() bool { return len(m.lists) > 0 }
 // nothing. Contributions form a lattice under And: it is commutative, associative and idempotent, and its result never
 // permits what one of its operands refuses. That is why a later stage can only narrow an earlier one.
 type Contribution struct {
-	Deny      []fault.Reason // any one refuses
-	Disabled  []string       // capability names
-	Models    Models
-	MaxTokens int    // 0: no cap
-	Profile   string // empty: no opinion
-	Labels    []string
+	Deny            []fault.Reason // any one refuses
+	Disabled        []string       // capability names
+	Models          Models
+	MaxTokens       int    // 0: no cap
+	Profile         string // empty: no opinion
+	Redactions      []Redaction
+	RequireApproval []string // capability names
+	Labels          []string
 }
 
-// And joins two contributions: union of refusals, of disabled capabilities and of labels, intersection of models, the
-// lower cap, the stricter profile. It never shares memory with the lists of its operands.
+// And joins two contributions: union of refusals, of disabled capabilities, of approvals and of labels, intersection of
+// models, the lower cap, the stricter profile, the stricter redaction of each entity. It never shares memory with the lists of its operands.
 func (c Contribution) And(o Contribution) Contribution {
 	return Contribution{
-		Deny:      unionReasons(c.Deny, o.Deny),
-		Disabled:  Union(c.Disabled, o.Disabled),
-		Models:    c.Models.And(o.Models),
-		MaxTokens: LowerCap(c.MaxTokens, o.MaxTokens),
-		Profile:   StricterProfile(c.Profile, o.Profile),
-		Labels:    Union(c.Labels, o.Labels),
+		Deny:            unionReasons(c.Deny, o.Deny),
+		Disabled:        Union(c.Disabled, o.Disabled),
+		Models:          c.Models.And(o.Models),
+		MaxTokens:       LowerCap(c.MaxTokens, o.MaxTokens),
+		Profile:         StricterProfile(c.Profile, o.Profile),
+		Redactions:      unionRedactions(c.Redactions, o.Redactions),
+		RequireApproval: Union(c.RequireApproval, o.RequireApproval),
+		Labels:          Union(c.Labels, o.Labels),
 	}
+}
+
+// redactionActions are what a Redaction can ask for, from least to most strict.
+var redactionActions = [...]string{"flag", "tokenize", "hash", "mask", "block"}
+
+// ValidRedactionAction reports whether a Redaction can ask for it.
+func ValidRedactionAction(a string) bool { return slices.Contains(redactionActions[:], a) }
+
+// redactionRank orders actions; a word that is none counts as the strictest, as nobody can say what it would have let through.
+func redactionRank(a string) int {
+	if i := slices.Index(redactionActions[:], a); i >= 0 {
+		return i
+	}
+	return len(redactionActions) - 1
+}
+
+// unionRedactions keeps the strictest action of each entity, sorted by entity.
+func unionRedactions(a, b []Redaction) []Redaction {
+	if len(a)+len(b) == 0 {
+		return nil
+	}
+	out := make([]Redaction, 0, len(a)+len(b))
+	for _, r := range append(append(out, a...), b...) {
+		out = append(out, Redaction{Entity: r.Entity, Action: redactionActions[redactionRank(r.Action)]})
+	}
+	slices.SortFunc(out, func(x, y Redaction) int {
+		return cmp.Or(cmp.Compare(x.Entity, y.Entity), cmp.Compare(redactionRank(y.Action), redactionRank(x.Action)))
+	})
+	return slices.CompactFunc(out, func(x, y Redaction) bool { return x.Entity == y.Entity })
 }
 
 // unionReasons sorts by code and message, so that the same refusals always read the same.
@@ -166,6 +199,18 @@ func (d Decision) Narrows(wide Decision) bool {
 	}
 	for _, n := range wide.DisabledCapabilities {
 		if !d.Disabled(n) {
+			return false
+		}
+	}
+	for _, n := range wide.RequireApproval {
+		if !d.NeedsApproval(n) {
+			return false
+		}
+	}
+	for _, r := range wide.Redactions {
+		if !slices.ContainsFunc(d.Redactions, func(x Redaction) bool {
+			return x.Entity == r.Entity && redactionRank(x.Action) >= redactionRank(r.Action)
+		}) {
 			return false
 		}
 	}

@@ -28,6 +28,11 @@ func anyContribution(r *rand.Rand) Contribution {
 		MaxTokens: r.IntN(4) * 100,
 		Profile:   []string{"", ProfileOff, ProfileBalanced, ProfileStrict}[r.IntN(4)],
 		Labels:    pick(r, "l", "k"),
+
+		RequireApproval: pick(r, "b", "a", "c"),
+	}
+	for _, e := range pick(r, "EMAIL_ADDRESS", "IBAN_CODE", "JWT") {
+		c.Redactions = append(c.Redactions, Redaction{Entity: e, Action: []string{"flag", "tokenize", "hash", "mask", "block", "no such action"}[r.IntN(6)]})
 	}
 	if r.IntN(2) == 0 {
 		c.Models = AllowModels(append([]string{}, pick(r, "a*", "b", "*c", "*")...))
@@ -41,11 +46,12 @@ func seen(c Contribution) any {
 	for _, p := range probes {
 		allowed[p] = c.Models.Allow(p)
 	}
-	return []any{unionReasons(c.Deny, nil), Union(c.Disabled, nil), c.MaxTokens, c.Profile, Union(c.Labels, nil), allowed}
+	return []any{unionReasons(c.Deny, nil), Union(c.Disabled, nil), c.MaxTokens, c.Profile, Union(c.Labels, nil), allowed, unionRedactions(c.Redactions, nil), Union(c.RequireApproval, nil)}
 }
 
 func decided(c Contribution) Decision {
-	return Decision{Allow: len(c.Deny) == 0, Deny: c.Deny, DisabledCapabilities: Union(c.Disabled, nil), RedactionProfile: c.Profile, MaxTokens: c.MaxTokens}
+	return Decision{Allow: len(c.Deny) == 0, Deny: c.Deny, DisabledCapabilities: Union(c.Disabled, nil), RedactionProfile: c.Profile, MaxTokens: c.MaxTokens,
+		Redactions: c.Redactions, RequireApproval: c.RequireApproval}
 }
 
 func TestContributionsAreALattice(t *testing.T) {
@@ -154,6 +160,24 @@ func TestTheZeroDecisionRefuses(t *testing.T) {
 
 func TestNarrows(t *testing.T) {
 	allows := Decision{Allow: true, RedactionProfile: ProfileBalanced, MaxTokens: 100, DisabledCapabilities: []string{"a"}}
+	asks := Decision{Allow: true, RedactionProfile: ProfileBalanced, RequireApproval: []string{"a"}, Redactions: []Redaction{{"JWT", "hash"}}}
+	for _, c := range []struct {
+		name string
+		d    Decision
+		want bool
+	}{
+		{"itself", asks, true},
+		{"a stricter action", Decision{RedactionProfile: ProfileBalanced, RequireApproval: []string{"a", "b"}, Redactions: []Redaction{{"JWT", "block"}}}, true},
+		{"a laxer action", Decision{RedactionProfile: ProfileBalanced, RequireApproval: []string{"a"}, Redactions: []Redaction{{"JWT", "flag"}}}, false},
+		{"no action", Decision{RedactionProfile: ProfileBalanced, RequireApproval: []string{"a"}}, false},
+		{"no approval", Decision{RedactionProfile: ProfileBalanced, Redactions: []Redaction{{"JWT", "hash"}}}, false},
+	} {
+		t.Run("obligations: "+c.name, func(t *testing.T) {
+			if got := c.d.Narrows(asks); got != c.want {
+				t.Errorf("Narrows = %v, want %v", got, c.want)
+			}
+		})
+	}
 	for _, c := range []struct {
 		name string
 		d    Decision

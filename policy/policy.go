@@ -9,6 +9,7 @@ package policy
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/lossless-group/gateway/chat"
@@ -37,7 +38,9 @@ type Input struct {
 	Time             time.Time // in the organisation's time zone
 	Tenant           tenancy.Tenant
 	Settings         Settings
-	SettingsRevision int64
+	SettingsRevision int64  // number of the organisation's live revision; 0: it never published, or this is a draft
+	Files            []File // the Rego of that revision, without tests; none: the organisation has settings only
+	SourceSHA        string // of that revision, hex; empty: a draft
 	Surface          chat.Surface
 	Model            string
 	Provider         string
@@ -58,6 +61,19 @@ type ToolInput struct {
 	Input
 	Capability CapabilityInfo
 	Step       int
+	Args       json.RawMessage // the arguments with hidden values restored, one JSON object; empty: none
+}
+
+// Usage is what an organisation has used.
+type Usage struct {
+	TokensToday  int64  // since its midnight
+	CostMonthUSD string // since the first of its month, a decimal number of dollars
+}
+
+// Redaction asks for more than the profile does: what happens to one entity wherever it is found.
+type Redaction struct {
+	Entity string `json:"entity"`
+	Action string `json:"action"` // flag, tokenize, hash, mask, block
 }
 
 // Decision is the engine's answer.
@@ -65,11 +81,14 @@ type Decision struct {
 	ID                   string
 	Allow                bool
 	Deny                 []fault.Reason
-	DisabledCapabilities []string // names, sorted
-	RedactionProfile     string   // off, balanced, strict
-	MaxTokens            int      // 0: no cap
-	Revision             string   // "p<platform>.s<settings>"
-	Labels               []string // facts for the audit, sorted: acting_for
+	DisabledCapabilities []string    // names, sorted
+	RedactionProfile     string      // off, balanced, strict
+	Redactions           []Redaction // beyond the profile, sorted by entity, one each
+	RequireApproval      []string    // capabilities whose calls a person has to approve, sorted; for tool calls
+	MaxTokens            int         // 0: no cap
+	Revision             string      // "p<platform>.o<revision of the organisation that decided>"
+	Stale                bool        // the live revision cannot be used, and the last good one decided
+	Labels               []string    // facts for the audit, sorted: acting_for
 	Cached               bool
 	Elapsed              time.Duration
 }
@@ -77,6 +96,16 @@ type Decision struct {
 // Disabled reports whether a capability is switched off.
 func (d Decision) Disabled(name string) bool {
 	for _, n := range d.DisabledCapabilities {
+		if n == name {
+			return true
+		}
+	}
+	return false
+}
+
+// NeedsApproval reports whether a person has to approve a call of the capability.
+func (d Decision) NeedsApproval(name string) bool {
+	for _, n := range d.RequireApproval {
 		if n == name {
 			return true
 		}

@@ -1,6 +1,10 @@
 package redaction
 
-import "github.com/lossless-group/gateway/fault"
+import (
+	"strings"
+
+	"github.com/lossless-group/gateway/fault"
+)
 
 // Profile is a compiled choice of what happens to each entity in each direction. It is immutable and safe to share.
 type Profile struct {
@@ -34,6 +38,56 @@ func ParseProfile(name string) (*Profile, error) {
 		return compile(p), nil
 	}
 	return nil, fault.New(fault.Invalid, "redaction.ParseProfile", "unknown_redaction_profile", "That redaction profile does not exist; use off, balanced or strict.")
+}
+
+// With returns a profile that does at least action to one entity, in requests and, where the profile looks at what a model
+// makes up, in answers; it never does less than p, and leaves p as it is. The entity is one of the names in findings or what
+// its tokens begin with, in upper or lower case: IBAN_CODE or iban. Masking hides all of a value, whatever the profile would
+// have left of it. Faults are Invalid: an unknown entity, or an action that is none of flag, tokenize, hash, mask and block.
+func (p *Profile) With(entityName string, action Action) (*Profile, error) {
+	const op = "redaction.With"
+	e, ok := entityNamed(entityName)
+	if !ok {
+		return nil, fault.New(fault.Invalid, op, "unknown_redaction_entity", "That is nothing redaction can find; use EMAIL_ADDRESS, CREDIT_CARD, IBAN_CODE, PHONE_NUMBER, JWT, PRIVATE_KEY or SECRET.")
+	}
+	switch action {
+	case Flag, Tokenize, Hash, Mask, Block:
+	default:
+		return nil, fault.New(fault.Invalid, op, "unknown_redaction_action", "That is nothing redaction can do; use flag, tokenize, hash, mask or block.")
+	}
+	n := *p
+	n.requestOn, n.responseOn = 0, 0
+	n.request[e] = stricter(n.request[e], action)
+	if action == Mask || action == Block {
+		n.lastFour &^= 1 << e
+	}
+	// An answer is not refused for what a model made up: it is hidden.
+	if catalogue[e].head != nil {
+		if action != Flag {
+			action = Mask
+		}
+		n.response[e] = stricter(n.response[e], action)
+	}
+	if n.request[e] == Tokenize {
+		n.restore = true
+	}
+	return compile(n), nil
+}
+
+func stricter(a, b Action) Action {
+	if severity(b) > severity(a) {
+		return b
+	}
+	return a
+}
+
+func entityNamed(name string) (entity, bool) {
+	for e := entity(0); e < entityCount; e++ {
+		if strings.EqualFold(name, catalogue[e].name) || strings.EqualFold(name, catalogue[e].short) {
+			return e, true
+		}
+	}
+	return 0, false
 }
 
 func balanced(name string) Profile {

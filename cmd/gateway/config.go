@@ -97,7 +97,8 @@ type LimitsConfig struct {
 
 // PolicyConfig is what no organisation can go below.
 type PolicyConfig struct {
-	RedactionFloor string `yaml:"redactionFloor"` // off, balanced or strict; empty: off
+	RedactionFloor string        `yaml:"redactionFloor"` // off, balanced or strict; empty: off
+	KeepDecisions  time.Duration `yaml:"keepDecisions"`  // how long the decision log is kept, at least an hour
 }
 
 // SecretRef is a secret by reference: env:NAME or file:PATH. A value written out is refused, so that a configuration file can be shown.
@@ -135,6 +136,7 @@ func defaults() Config {
 			"lingering": {RequestsPerMinute: 60, Concurrent: 4},
 		},
 		Limits: LimitsConfig{MaxBodyMiB: 20, DrainFor: 15 * time.Second, DrainKiB: 64, Shutdown: 25 * time.Second, FirstByte: time.Minute, Idle: 90 * time.Second, PreviewTTL: 7 * 24 * time.Hour},
+		Policy: PolicyConfig{KeepDecisions: 7 * 24 * time.Hour},
 	}
 }
 
@@ -216,6 +218,9 @@ func (c *Config) complete(dev bool) error {
 		if d < 0 {
 			fail("limits.%s: cannot be negative", name)
 		}
+	}
+	if c.Policy.KeepDecisions < time.Hour {
+		fail("policy.keepDecisions: must be at least 1h; replaying a draft needs the decisions of the last days")
 	}
 	if c.Limits.DrainKiB < 0 {
 		fail("limits.drainKiB: cannot be negative")

@@ -15,12 +15,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lossless-group/gateway/fault"
+	"github.com/lossless-group/gateway/policy/rego/worker"
 )
 
 // version is set by the linker: -ldflags "-X main.version=v1.2.3".
 var version = "dev"
 
-func main() { os.Exit(run()) }
+func main() {
+	if worker.Enter() {
+		return
+	}
+	os.Exit(run())
+}
 
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -30,7 +36,7 @@ func run() int {
 		Use: "gateway", Short: "A multi-tenant gateway for in-app agent chat", SilenceUsage: true, SilenceErrors: true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	root.AddCommand(devCommand(), serveCommand(), checkCommand(), migrateCommand(), tokenCommand(), &cobra.Command{
+	root.AddCommand(devCommand(), serveCommand(), checkCommand(), migrateCommand(), tokenCommand(), policyCommand(), &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { _, err := fmt.Fprintln(c.OutOrStdout(), version); return err },
 	})

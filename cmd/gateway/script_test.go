@@ -8,15 +8,18 @@ import (
 	"net/http/httptest"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/lossless-group/gateway/internal/testkit/upstream"
+	"github.com/lossless-group/gateway/policy/rego/worker"
 )
 
 func TestMain(m *testing.M) {
+	worker.Enter() // services in this process start themselves again to check policies
 	testscript.Main(m, map[string]func(){"gateway": main})
 }
 
@@ -47,7 +50,7 @@ func TestScript(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"devdata": scriptDevData, "lines": scriptLines, "await": scriptAwait, "unused": scriptUnused, "envsubst": scriptEnvsubst,
+			"devdata": scriptDevData, "lines": scriptLines, "await": scriptAwait, "unused": scriptUnused, "envsubst": scriptEnvsubst, "envfile": scriptEnvfile,
 		},
 	})
 }
@@ -123,4 +126,12 @@ func scriptEnvsubst(ts *testscript.TestScript, neg bool, args []string) {
 		text := os.Expand(ts.ReadFile(a), ts.Getenv)
 		ts.Check(os.WriteFile(ts.MkAbs(a), []byte(text), 0o600))
 	}
+}
+
+// scriptEnvfile sets a variable to what a file holds, without the newline at its end.
+func scriptEnvfile(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: envfile NAME file")
+	}
+	ts.Setenv(args[0], strings.TrimSuffix(ts.ReadFile(args[1]), "\n"))
 }

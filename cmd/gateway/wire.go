@@ -29,6 +29,8 @@ import (
 	"github.com/lossless-group/gateway/metrics"
 	"github.com/lossless-group/gateway/policy"
 	"github.com/lossless-group/gateway/policy/rego"
+	"github.com/lossless-group/gateway/policy/rego/check"
+	"github.com/lossless-group/gateway/policy/rego/templates"
 	"github.com/lossless-group/gateway/provider"
 	"github.com/lossless-group/gateway/provider/anthropic"
 	"github.com/lossless-group/gateway/provider/demo"
@@ -44,6 +46,7 @@ type app struct {
 	log     *slog.Logger
 	stores  *libsql.Stores
 	keys    *keyring.Keyring
+	book    *policy.Book
 	journal *journal.Journal
 	metrics *metrics.Metrics
 	handler http.Handler
@@ -103,11 +106,18 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 	if err != nil {
 		return a, err
 	}
-	engine, err := rego.New(ctx, rego.Options{Clock: clock, RedactionFloor: cfg.Policy.RedactionFloor})
+	engine, err := rego.New(ctx, rego.Options{Clock: clock, RedactionFloor: cfg.Policy.RedactionFloor, Watcher: policyWatch{log}, Usage: spending{a.stores.Ledger}})
 	if err != nil {
 		return a, fmt.Errorf("policy: %w", err)
 	}
-	settings := policy.NewBook(a.stores.Settings, clock, 2*time.Second)
+	settings := policy.NewBook(a.stores.Policies, clock, bookTTL)
+	a.book = settings
+	a.follow(settings)
+	a.retire(cfg.Policy.KeepDecisions, clock)
+	decisions, err := a.decisionLog()
+	if err != nil {
+		return a, err
+	}
 	hide, err := redaction.New(redactionKey)
 	if err != nil {
 		return a, err
@@ -137,7 +147,7 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 
 	// The turn, and its faces.
 	turn := gateway.New(gateway.Config{
-		Tenants: tenants, Limiter: limiter, Settings: settings, Policy: engine, Keys: a.keys, Sealer: sealer, Redaction: hide, Models: models,
+		Tenants: tenants, Limiter: limiter, Revisions: settings, Policy: engine, Decisions: decisions, Project: engine, Keys: a.keys, Sealer: sealer, Redaction: hide, Models: models,
 		Registry: registry, Prices: prices, Journal: a.journal, Turns: a.stores.Turns, Pending: a.stores.Pending, Observer: observer{a.metrics},
 		Logger: log, Clock: clock, DrainFor: cfg.Limits.DrainFor, DrainBytes: cfg.Limits.DrainKiB << 10, PreviewTTL: cfg.Limits.PreviewTTL,
 	})
@@ -149,15 +159,39 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 		Gateway: turn, Verifier: verifier, Cookies: cookies(cfg), Origins: cfg.origins(), MaxBody: int64(cfg.Limits.MaxBodyMiB) << 20,
 		Observer: observer{a.metrics}, Logger: log, Clock: clock, Ready: a.stores.Ping, Metrics: metricsHandler, Version: version,
 	})
+	policies, err := a.policies(engine, clock)
+	if err != nil {
+		return a, err
+	}
 	admin.Mount(a.server.Group("/api"), admin.Config{
 		Principal: a.server.Principal, Tenants: tenants, Settings: settings, Keys: a.keys, Ledger: a.stores.Ledger, Audit: a.stores.Audit,
-		Known: known{registry, models}, Clock: clock,
+		Known: known{registry, models}, Clock: clock, Policies: policies,
 	})
+	admin.MountSchemas(a.server.Group("/schemas/policy/v1"), policies.Schemas)
 	if p.routes != nil {
 		p.routes(a.server)
 	}
 	a.handler = a.server.Handler()
 	return a, nil
+}
+
+// policies is what stands behind the routes of policies.
+func (a *app) policies(engine *rego.Engine, clock func() time.Time) (admin.PolicyConfig, error) {
+	writes, err := newAuthor(clock)
+	if err != nil {
+		return admin.PolicyConfig{}, fmt.Errorf("policy: %w", err)
+	}
+	starts, err := templates.All()
+	if err != nil {
+		return admin.PolicyConfig{}, fmt.Errorf("policy templates: %w", err)
+	}
+	return admin.PolicyConfig{
+		Author: writes, Revisions: a.stores.Policies, History: a.stores.Policies, Decisions: a.stores.Decisions, Schemas: check.Schemas(), Templates: starts,
+		State: func(org tenancy.OrgID) admin.PolicyState {
+			s := engine.Status(org)
+			return admin.PolicyState{State: s.State, Revision: s.Revision, Serving: s.Serving, Code: s.Code, Cause: s.Cause}
+		},
+	}, nil
 }
 
 // catchUpFor is how long a start waits for what an earlier process wrote down to reach the databases.

@@ -42,8 +42,10 @@ func (h *harness) turn(w where) *dispatch.Turn {
 	names, _ := h.reg.Match([]string{"*"})
 	tn, err := dispatch.NewTurn(dispatch.TurnConfig{Registry: h.reg, Whitelist: names, ProjectID: w.project, RunID: w.run,
 		Tenant: tenancy.Tenant{Org: tenancy.Org{ID: tenancy.MustOrgID(w.org)}, User: "u", Role: tenancy.Editor},
-		Decide: func(context.Context, dispatch.Capability, int) (bool, []fault.Reason, error) { return true, nil, nil },
-		Clock:  func() time.Time { return time.Unix(0, 0) }})
+		Decide: func(context.Context, dispatch.Capability, int, json.RawMessage) (bool, []fault.Reason, error) {
+			return true, nil, nil
+		},
+		Clock: func() time.Time { return time.Unix(0, 0) }})
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -11,8 +11,9 @@ import (
 var rules = Rules{
 	Rank: map[string]int{
 		"cmd/gateway":     6,
-		"gateway/httpapi": 5, "admin": 5, "libsql": 5, "policy/rego": 5, "provider/*": 5, "dispatch/*": 5, "tenancy/jwks": 5, "tenancy/me": 5, "journal": 5,
-		"gateway":  4,
+		"gateway/httpapi": 5, "admin": 5, "libsql": 5, "policy/rego/author": 5, "provider/*": 5, "dispatch/*": 5, "tenancy/jwks": 5, "tenancy/me": 5, "journal": 5,
+		"gateway": 4, "policy/rego": 4, "policy/rego/worker": 4,
+		"policy/rego/check": 3, "policy/rego/fuel": 3, "policy/rego/templates": 3,
 		"provider": 3, "cache": 3, "transcript": 3, "metrics": 3,
 		"policy": 2, "billing": 2, "dispatch": 2, "redaction": 2, "keyring": 2,
 		"tenancy": 1, "wire/*": 1,
@@ -34,7 +35,7 @@ var rules = Rules{
 		"gateway/httpapi": {"gateway", "dispatch", "chat", "tenancy", "fault", "sse", "wire"},
 	},
 	TestOnly: []string{"internal", "bench", "billing/ledgertest", "transcript/transcripttest", "dispatch/pendingtest", "tenancy/tenancytest", "keyring/keyringtest",
-		"policy/settingstest", "provider/providertest"},
+		"policy/settingstest", "policy/revisiontest", "policy/decisiontest", "provider/providertest"},
 }
 
 func TestImportsGoDownward(t *testing.T) {

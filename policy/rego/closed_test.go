@@ -125,7 +125,7 @@ deny contains {"code": "c", "message": sprintf("%s", [input.request.model])} if 
 					if d.Allow || d.Cached || len(d.Deny) != 1 || d.Deny[0].Code != PolicyError || !strings.Contains(d.Deny[0].Message, d.ID) {
 						t.Errorf("decision %+v", d)
 					}
-					if d.RedactionProfile != policy.ProfileStrict || !strings.HasPrefix(d.Revision, "p"+e.PlatformRevision()+".s") {
+					if d.RedactionProfile != policy.ProfileStrict || !strings.HasPrefix(d.Revision, "p"+e.PlatformRevision()+".o") {
 						t.Errorf("decision %+v", d)
 					}
 					var fe *fault.Error

@@ -18,6 +18,9 @@ import (
 	"github.com/open-policy-agent/opa/v1/storage"
 	"github.com/open-policy-agent/opa/v1/storage/inmem"
 	"github.com/open-policy-agent/opa/v1/topdown"
+	"github.com/open-policy-agent/opa/v1/topdown/cache"
+
+	"github.com/lossless-group/gateway/policy/rego/fuel"
 )
 
 // The tests beside these files are not part of the policy, so the files are named one by one.
@@ -66,6 +69,7 @@ type compiled struct {
 	inputs   *builder
 	store    storage.Store
 	txn      storage.Transaction
+	patterns cache.InterQueryValueCache // compiled patterns; nil: those of the process
 }
 
 // entry is one kind of question as a query: it binds one variable for each set it asks for.
@@ -139,9 +143,12 @@ func newEntry(c *ast.Compiler, sets []ast.Var) (entry, error) {
 	return entry{body: body, compiler: qc}, err
 }
 
+// errUndefined says that a policy has no answer where it has to have one.
+var errUndefined = errors.New("the policy gave 0 answers, want 1")
+
 // eval asks one entry point. Exactly one answer is an answer: none (undefined), several, an error, a panic and a stop
 // by the fuel are all errors.
-func (c *compiled) eval(ctx context.Context, e entry, input *ast.Term, f *fuel) (answer topdown.QueryResult, err error) {
+func (c *compiled) eval(ctx context.Context, e entry, input *ast.Term, f *fuel.Fuel) (answer topdown.QueryResult, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			answer, err = nil, fmt.Errorf("policy evaluation panicked: %v", p)
@@ -156,6 +163,7 @@ func (c *compiled) eval(ctx context.Context, e entry, input *ast.Term, f *fuel) 
 		WithTransaction(c.txn).
 		WithMetrics(metrics.NoOp()).
 		WithCancel(f).
+		WithInterQueryBuiltinValueCache(c.patterns).
 		// Without this a builtin that fails makes its rule undefined, and a refusal that is undefined lets pass.
 		WithStrictBuiltinErrors(true).
 		WithInput(input).
@@ -165,10 +173,12 @@ func (c *compiled) eval(ctx context.Context, e entry, input *ast.Term, f *fuel) 
 			return nil
 		})
 	switch {
-	case f.err != nil:
-		return nil, errors.Join(f.err, ctx.Err(), err)
+	case f.Err() != nil:
+		return nil, errors.Join(f.Err(), ctx.Err(), err)
 	case err != nil:
 		return nil, err
+	case n == 0:
+		return nil, errUndefined
 	case n != 1:
 		return nil, fmt.Errorf("the policy gave %d answers, want 1", n)
 	}

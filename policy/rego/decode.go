@@ -16,6 +16,8 @@ const (
 	maxNames  = 5_000
 	maxLabels = 50
 	maxText   = 2 << 10 // bytes of one string
+
+	maxOrgNames = 500 // of what an organisation's Rego answers
 )
 
 // decodeStages reads an answer: one contribution per stage.

@@ -55,6 +55,9 @@ func engine(t testing.TB, o Options) *Engine {
 	if o.MaxTime == 0 {
 		o.MaxTime = time.Minute // a machine busy with other tests is no reason to refuse
 	}
+	if o.Usage == nil {
+		o.Usage = &spent{now: policy.Usage{TokensToday: 12, CostMonthUSD: "0.5"}}
+	}
 	e, err := New(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +129,7 @@ func TestDecideChat(t *testing.T) {
 				Allow:                len(c.deny) == 0,
 				DisabledCapabilities: c.disabled,
 				RedactionProfile:     "balanced",
-				Revision:             "p" + e.PlatformRevision() + ".s12",
+				Revision:             "p" + e.PlatformRevision() + ".o12",
 				Labels:               c.labels,
 			}
 			if d := cmp.Diff(want, got, cmpopts.IgnoreFields(policy.Decision{}, "ID", "Deny", "Elapsed")); d != "" {
@@ -284,7 +287,7 @@ func TestCache(t *testing.T) {
 		t.Errorf("changed settings at one revision: %+v", d)
 	}
 	in.SettingsRevision++
-	if d := ask(in); d.Cached || !strings.HasSuffix(d.Revision, ".s1") {
+	if d := ask(in); d.Cached || !strings.HasSuffix(d.Revision, ".o1") {
 		t.Errorf("new revision: %+v", d)
 	}
 	in.Tenant.Org.ID = tenancy.MustOrgID("other.example")

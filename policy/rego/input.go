@@ -2,6 +2,8 @@ package rego
 
 import (
 	"encoding/binary"
+	"encoding/json"
+	"strconv"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 
@@ -15,23 +17,35 @@ const (
 	actionTool action = 't'
 )
 
+// version is that of the input document.
+const version = 1
+
+// origin says who asked for a call. People do not call capabilities by themselves: they confirm what a model asked for.
+const origin = "model"
+
 // question is one question with the caches' share of it resolved. capability is nil for a chat turn, catalogue is nil
 // when nothing that is read depends on the list of capabilities.
 type question struct {
 	in         *policy.Input
 	capability *policy.CapabilityInfo
 	step       int
+	args       []byte    // as the caller gave them
+	parsed     *ast.Term // the same for the document; nil when no policy reads them
 	settings   *settings
 	catalogue  *catalogue
+	usage      *policy.Usage // nil when no policy reads it
+	org        uint64        // id of the organisation's own policy; 0: none
 }
 
-// appendKey writes everything the decision can depend on: the organisation, the exact settings, and the leaves that the
-// policy reads. Each value is preceded by its length or is of fixed size, so no two questions write the same bytes.
+// appendKey writes everything the decision can depend on: the organisation, the exact settings, the exact policy of the
+// organisation, and the leaves that the policies read. Each value is preceded by its length or is of fixed size, so no two
+// questions write the same bytes.
 func appendKey(b []byte, act action, leaves []leaf, q *question) []byte {
 	b = append(b, byte(act))
 	b = appendString(b, q.in.Tenant.Org.ID.String())
 	b = appendInt(b, q.in.SettingsRevision)
 	b = binary.LittleEndian.AppendUint64(b, q.settings.id)
+	b = binary.LittleEndian.AppendUint64(b, q.org)
 	b = appendString(b, q.in.Tenant.Org.Plan) // the plan's cap is joined in Go, whether or not Rego reads the plan
 	for _, l := range leaves {
 		b = appendLeaf(b, l, q)
@@ -42,6 +56,10 @@ func appendKey(b []byte, act action, leaves []leaf, q *question) []byte {
 func appendLeaf(b []byte, l leaf, q *question) []byte {
 	in, t := q.in, &q.in.Tenant
 	switch l {
+	case leafVersion, leafAuthTokenID, leafConversationAttachments:
+		return b // the same in every question
+	case leafAction:
+		return b // the key begins with it
 	case leafTimeHour:
 		return append(b, byte(in.Time.Hour()))
 	case leafTimeMinute:
@@ -110,6 +128,14 @@ func appendLeaf(b []byte, l leaf, q *question) []byte {
 		return appendInt(b, int64(in.Messages))
 	case leafConversationChars:
 		return appendInt(b, int64(in.Chars))
+	case leafUsageTokens, leafUsageCost:
+		if q.usage == nil {
+			return b
+		}
+		if l == leafUsageTokens {
+			return appendInt(b, q.usage.TokensToday)
+		}
+		return appendString(b, q.usage.CostMonthUSD)
 	case leafCapabilities:
 		return appendCatalogue(b, q.catalogue)
 	}
@@ -128,11 +154,24 @@ func appendLeaf(b []byte, l leaf, q *question) []byte {
 		return appendBool(b, c.Confirms)
 	case leafCapabilityApp:
 		return appendString(b, c.App)
+	case leafCapabilityOrigin:
+		return b // the same in every question
 	case leafCapabilityStep:
 		return appendInt(b, int64(q.step))
+	case leafCapabilityArgs:
+		if len(q.args) > maxArgsBytes {
+			return appendInt(b, -1) // they are refused, whatever they are
+		}
+		return append(appendInt(b, int64(len(q.args))), q.args...)
 	}
 	panic("rego: a leaf has no key")
 }
+
+var (
+	actionChatTerm = ast.StringTerm("chat")
+	actionToolTerm = ast.StringTerm("tool")
+	originTerm     = ast.StringTerm(origin)
+)
 
 func appendString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
@@ -206,6 +245,17 @@ func (b *builder) build(q *question) *ast.Term {
 func (b *builder) value(l leaf, q *question) *ast.Term {
 	in, t := q.in, &q.in.Tenant
 	switch l {
+	case leafVersion:
+		return ast.InternedTerm(version)
+	case leafAction:
+		if q.capability != nil {
+			return actionToolTerm
+		}
+		return actionChatTerm
+	case leafAuthTokenID:
+		return ast.InternedNullTerm // tokens of our own do not exist yet, and those of an issuer are not named
+	case leafConversationAttachments:
+		return ast.InternedTerm(0)
 	case leafTimeHour:
 		return ast.InternedTerm(in.Time.Hour())
 	case leafTimeMinute:
@@ -267,6 +317,14 @@ func (b *builder) value(l leaf, q *question) *ast.Term {
 		return ast.InternedTerm(in.Messages)
 	case leafConversationChars:
 		return ast.InternedTerm(in.Chars)
+	case leafUsageTokens, leafUsageCost:
+		if q.usage == nil {
+			return nil
+		}
+		if l == leafUsageTokens {
+			return ast.NumberTerm(json.Number(strconv.FormatInt(q.usage.TokensToday, 10)))
+		}
+		return ast.StringTerm(q.usage.CostMonthUSD)
 	case leafCapabilities:
 		return q.catalogue.term()
 	}
@@ -285,8 +343,12 @@ func (b *builder) value(l leaf, q *question) *ast.Term {
 		return ast.InternedTerm(c.Confirms)
 	case leafCapabilityApp:
 		return ast.StringTerm(c.App)
+	case leafCapabilityOrigin:
+		return originTerm
 	case leafCapabilityStep:
 		return ast.InternedTerm(q.step)
+	case leafCapabilityArgs:
+		return q.parsed
 	}
 	panic("rego: a leaf has no value")
 }

@@ -55,3 +55,16 @@ func (l *lru[V]) len() int {
 	}
 	return n
 }
+
+// getOrPut returns the value under a hash if it is the one that is looked for, else puts in its place what is made.
+func (l *lru[V]) getOrPut(hash uint64, is func(V) bool, make func() V) V {
+	s := &l.shard[hash%shards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v, ok := s.m.Get(hash); ok && is(v) {
+		return v
+	}
+	v := make()
+	s.m.Add(hash, v)
+	return v
+}

@@ -13,7 +13,9 @@ type leaf uint8
 
 // The leaves. The order is the order of the key.
 const (
-	leafTimeHour leaf = iota
+	leafVersion leaf = iota
+	leafAction
+	leafTimeHour
 	leafTimeMinute
 	leafTimeWeekday
 	leafOrgID
@@ -30,6 +32,7 @@ const (
 	leafUserActingFor
 	leafUserHomeOrg
 	leafAuthMethod
+	leafAuthTokenID
 	leafRequestSurface
 	leafRequestModel
 	leafRequestProvider
@@ -42,54 +45,67 @@ const (
 	leafConversationID
 	leafConversationMessages
 	leafConversationChars
+	leafConversationAttachments
+	leafUsageTokens
+	leafUsageCost
 	leafCapabilities
 	leafCapabilityName
 	leafCapabilityKind
 	leafCapabilityTier
 	leafCapabilityConfirms
 	leafCapabilityApp
+	leafCapabilityOrigin
 	leafCapabilityStep
+	leafCapabilityArgs
 	leafCount
 )
 
 // leafPaths says where each leaf stands; at most three keys deep.
 var leafPaths = [leafCount][]string{
-	leafTimeHour:             {"time", "hour"},
-	leafTimeMinute:           {"time", "minuteOfDay"},
-	leafTimeWeekday:          {"time", "weekday"},
-	leafOrgID:                {"org", "id"},
-	leafOrgSlug:              {"org", "slug"},
-	leafOrgBilling:           {"org", "billingStatus"},
-	leafOrgPlan:              {"org", "plan"},
-	leafOrgOperating:         {"org", "operating"},
-	leafSettingsDisabled:     {"org", "settings", "disabled"},
-	leafSettingsModelAllowed: {"org", "settings", "modelAllowed"},
-	leafUserID:               {"user", "id"},
-	leafUserEmail:            {"user", "email"},
-	leafUserRole:             {"user", "role"},
-	leafUserTier:             {"user", "tier"},
-	leafUserActingFor:        {"user", "actingFor"},
-	leafUserHomeOrg:          {"user", "homeOrg"},
-	leafAuthMethod:           {"auth", "method"},
-	leafRequestSurface:       {"request", "surface"},
-	leafRequestModel:         {"request", "model"},
-	leafRequestProvider:      {"request", "provider"},
-	leafRequestKeySource:     {"request", "keySource"},
-	leafRequestStream:        {"request", "stream"},
-	leafRequestMaxTokens:     {"request", "maxTokens"},
-	leafRequestProjectID:     {"request", "projectId"},
-	leafRequestProjectKind:   {"request", "projectKind"},
-	leafRequestHasImages:     {"request", "hasImages"},
-	leafConversationID:       {"conversation", "id"},
-	leafConversationMessages: {"conversation", "messages"},
-	leafConversationChars:    {"conversation", "chars"},
-	leafCapabilities:         {"capabilities"},
-	leafCapabilityName:       {"capability", "name"},
-	leafCapabilityKind:       {"capability", "kind"},
-	leafCapabilityTier:       {"capability", "tier"},
-	leafCapabilityConfirms:   {"capability", "confirms"},
-	leafCapabilityApp:        {"capability", "app"},
-	leafCapabilityStep:       {"capability", "step"},
+	leafVersion:                 {"v"},
+	leafAction:                  {"action"},
+	leafTimeHour:                {"time", "hour"},
+	leafTimeMinute:              {"time", "minuteOfDay"},
+	leafTimeWeekday:             {"time", "weekday"},
+	leafOrgID:                   {"org", "id"},
+	leafOrgSlug:                 {"org", "slug"},
+	leafOrgBilling:              {"org", "billingStatus"},
+	leafOrgPlan:                 {"org", "plan"},
+	leafOrgOperating:            {"org", "operating"},
+	leafSettingsDisabled:        {"org", "settings", "disabled"},
+	leafSettingsModelAllowed:    {"org", "settings", "modelAllowed"},
+	leafUserID:                  {"user", "id"},
+	leafUserEmail:               {"user", "email"},
+	leafUserRole:                {"user", "role"},
+	leafUserTier:                {"user", "tier"},
+	leafUserActingFor:           {"user", "actingFor"},
+	leafUserHomeOrg:             {"user", "homeOrg"},
+	leafAuthMethod:              {"auth", "method"},
+	leafAuthTokenID:             {"auth", "tokenId"},
+	leafRequestSurface:          {"request", "surface"},
+	leafRequestModel:            {"request", "model"},
+	leafRequestProvider:         {"request", "provider"},
+	leafRequestKeySource:        {"request", "keySource"},
+	leafRequestStream:           {"request", "stream"},
+	leafRequestMaxTokens:        {"request", "maxTokens"},
+	leafRequestProjectID:        {"request", "projectId"},
+	leafRequestProjectKind:      {"request", "projectKind"},
+	leafRequestHasImages:        {"request", "hasImages"},
+	leafConversationID:          {"conversation", "id"},
+	leafConversationMessages:    {"conversation", "messages"},
+	leafConversationChars:       {"conversation", "chars"},
+	leafConversationAttachments: {"conversation", "attachments"},
+	leafUsageTokens:             {"usage", "tokensToday"},
+	leafUsageCost:               {"usage", "costMonthUsd"},
+	leafCapabilities:            {"capabilities"},
+	leafCapabilityName:          {"capability", "name"},
+	leafCapabilityKind:          {"capability", "kind"},
+	leafCapabilityTier:          {"capability", "tier"},
+	leafCapabilityConfirms:      {"capability", "confirms"},
+	leafCapabilityApp:           {"capability", "app"},
+	leafCapabilityOrigin:        {"capability", "origin"},
+	leafCapabilityStep:          {"capability", "step"},
+	leafCapabilityArgs:          {"capability", "args"},
 }
 
 // reads is what a compiled policy can see of its input.
@@ -97,6 +113,16 @@ type reads struct {
 	leaves []leaf // ascending
 	all    bool   // the policy takes the whole input in hand, so its decisions are not kept
 }
+
+// and returns what two policies read between them.
+func (r reads) and(o reads) reads {
+	leaves := append(slices.Clone(r.leaves), o.leaves...)
+	slices.Sort(leaves)
+	return reads{leaves: slices.Compact(leaves), all: r.all || o.all}
+}
+
+// usage reports whether what the organisation has used has to be known.
+func (r reads) usage() bool { return r.has(leafUsageTokens) || r.has(leafUsageCost) }
 
 func (r reads) has(l leaf) bool { _, ok := slices.BinarySearch(r.leaves, l); return ok }
 

@@ -24,7 +24,8 @@ type settings struct {
 	models   policy.Models
 	profile  string
 
-	last atomic.Pointer[resolved]
+	last  atomic.Pointer[resolved]
+	noted atomic.Bool // as a revision without Rego
 }
 
 // resolved is what the globs of an organisation switch off in one catalogue.
@@ -158,7 +159,7 @@ func (r *resolver) hashAll(h uint64, list []string) uint64 {
 }
 
 func revisionLabel(platform string, settings int64) string {
-	return "p" + platform + ".s" + strconv.FormatInt(settings, 10)
+	return "p" + platform + ".o" + strconv.FormatInt(settings, 10)
 }
 
 func (r *resolver) catalogueOf(list []policy.CapabilityInfo) *catalogue {

@@ -1,0 +1,271 @@
+package author
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/ast/oracle"
+
+	"github.com/lossless-group/gateway/fault"
+	"github.com/lossless-group/gateway/policy"
+	"github.com/lossless-group/gateway/policy/rego/check"
+)
+
+// maxCompletions bounds one answer.
+const maxCompletions = 100
+
+// contract says what each entry point is for and how it is begun.
+var contract = map[string]struct{ doc, insert string }{
+	"deny":                  {"Refuses a request. Each entry is a reason; the message is shown to the caller.", `deny contains {"code": "", "message": ""} if {` + "\n\t\n}"},
+	"disabled_capabilities": {"Switches capabilities off by name. The model is not even told of them.", `disabled_capabilities contains name if {` + "\n\tsome name, capability in input.capabilities\n}"},
+	"allowed_models":        {"The only models that may be used, by name or glob. Give it a default, or a request without a value is refused.", `default allowed_models := null`},
+	"redactions":            {"Redacts more than the profile does.", `redactions contains {"rule": "email", "action": "mask", "applies_to": ["prompt"]} if {` + "\n\t\n}"},
+	"limits":                {"Caps of a request. Give it a default, or a request without a value is refused.", `default limits := {}`},
+	"tool_deny":             {"Refuses one call of a capability.", `tool_deny contains {"code": "", "message": ""} if {` + "\n\tinput.capability.name == \"\"\n}"},
+	"tool_require_approval": {"Calls of these capabilities need a person's approval.", `tool_require_approval contains input.capability.name if {` + "\n\t\n}"},
+	"labels":                {"Words for the decision log.", `labels contains "" if {` + "\n\t\n}"},
+}
+
+var keywords = []string{"contains", "default", "else", "every", "if", "import", "in", "not", "package", "some", "with"}
+
+// cursor is a place in a file: the whole line, the word that ends at the cursor, and the word around it.
+type cursor struct {
+	line   string
+	before string // the word up to the cursor
+	word   string // the word around the cursor
+	from   int    // column the word begins at, from 1
+	head   bool   // nothing but the word stands before the cursor
+	offset int    // bytes from the start of the file
+}
+
+func wordByte(b byte) bool {
+	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '_' || b == '.'
+}
+
+// locate finds a cursor; fault.Unprocessable when the file has no such place. Columns count characters.
+func locate(s policy.Source, at policy.Position) (cursor, error) {
+	const op = "author.locate"
+	i := slices.IndexFunc(s.Files, func(f policy.File) bool { return f.Name == at.File })
+	if i < 0 {
+		return cursor{}, fault.New(fault.Unprocessable, op, "position_invalid", "There is no such file in the policy.").At("/position/file")
+	}
+	lines := strings.Split(s.Files[i].Source, "\n")
+	if at.Line < 1 || at.Line > len(lines) {
+		return cursor{}, fault.New(fault.Unprocessable, op, "position_invalid", fmt.Sprintf("The file has %d lines.", len(lines))).At("/position/line")
+	}
+	line := strings.TrimSuffix(lines[at.Line-1], "\r")
+	col := 0
+	for n := 1; n < at.Col && col < len(line); n++ {
+		col++
+		for col < len(line) && line[col]&0xC0 == 0x80 {
+			col++
+		}
+	}
+	start, end := col, col
+	for start > 0 && wordByte(line[start-1]) {
+		start--
+	}
+	for end < len(line) && wordByte(line[end]) && line[end] != '.' {
+		end++
+	}
+	c := cursor{line: line, before: line[start:col], word: line[start:end], from: len([]rune(line[:start])) + 1, head: strings.TrimSpace(line[:start]) == "" && start == 0}
+	for _, l := range lines[:at.Line-1] {
+		c.offset += len(l) + 1
+	}
+	c.offset += col
+	return c, nil
+}
+
+// Complete suggests what may stand at a place. It reads the text as it is, so it works while the policy has errors.
+func (a *Author) Complete(_ context.Context, s policy.Source, at policy.Position) ([]policy.Completion, error) {
+	c, err := locate(s, at)
+	if err != nil {
+		return nil, err
+	}
+	out := []policy.Completion{}
+	add := func(x policy.Completion) {
+		if strings.HasPrefix(x.Label, c.before) && len(out) < maxCompletions {
+			x.From = c.from
+			if x.Insert == "" {
+				x.Insert = x.Label
+			}
+			out = append(out, x)
+		}
+	}
+	if strings.HasPrefix(c.before, "input.") {
+		path := strings.Split(c.before, ".")
+		base := strings.Join(path[:len(path)-1], ".")
+		p := inputSchema().at(path[1 : len(path)-1])
+		if p == nil {
+			return out, nil
+		}
+		for _, name := range slices.Sorted(maps.Keys(p.fields)) {
+			f := p.fields[name]
+			add(policy.Completion{Label: base + "." + name, Kind: "input", Detail: f.describe(), Doc: f.doc})
+		}
+		return out, nil
+	}
+	if c.head {
+		for _, name := range check.EntryPoints() {
+			e := contract[name]
+			add(policy.Completion{Label: name, Kind: "entrypoint", Detail: "entry point", Doc: e.doc, Insert: e.insert})
+		}
+	}
+	for _, r := range ruleNames(s.Files) {
+		add(policy.Completion{Label: r.name, Kind: "rule", Detail: fmt.Sprintf("%s:%d", r.file, r.line)})
+	}
+	if strings.HasPrefix("input", c.before) {
+		add(policy.Completion{Label: "input", Kind: "input", Detail: "object", Doc: "The question that is decided."})
+	}
+	for _, w := range keywords {
+		add(policy.Completion{Label: w, Kind: "keyword"})
+	}
+	if c.before != "" {
+		for _, b := range check.Capabilities().Builtins {
+			if b.Infix == "" && !strings.HasPrefix(b.Name, "internal.") {
+				add(policy.Completion{Label: b.Name, Kind: "builtin", Detail: signature(b), Doc: oneLine(b.Description)})
+			}
+		}
+	}
+	return out, nil
+}
+
+func (p *place) describe() string {
+	if len(p.enum) > 0 {
+		return strings.Join(p.enum, " | ")
+	}
+	return p.kind
+}
+
+func signature(b *ast.Builtin) string {
+	var args []string
+	for _, t := range b.Decl.NamedFuncArgs().Args {
+		args = append(args, t.String())
+	}
+	return "(" + strings.Join(args, ", ") + ")"
+}
+
+func oneLine(s string) string {
+	s = strings.Join(strings.Fields(s), " ")
+	if i := strings.Index(s, ". "); i > 0 {
+		s = s[:i+1]
+	}
+	return s
+}
+
+type ruleName struct {
+	name, file string
+	line       int
+	comment    string
+}
+
+// ruleNames lists the rules of all files that parse, and, of those that do not, the lines that look like the head of one.
+func ruleNames(files []policy.File) []ruleName {
+	var out []ruleName
+	seen := map[string]bool{}
+	for _, f := range files {
+		lines := strings.Split(f.Source, "\n")
+		for i, l := range lines {
+			l = strings.TrimPrefix(l, "default ")
+			n := 0
+			for n < len(l) && wordByte(l[n]) {
+				n++
+			}
+			name := l[:n]
+			if name == "" || n == len(l) && !strings.Contains(l, "{") || slices.Contains(keywords, name) || !strings.Contains(" :=([{", l[n:min(n+1, len(l))]) || seen[name] {
+				continue
+			}
+			seen[name] = true
+			r := ruleName{name: name, file: f.Name, line: i + 1}
+			for j := i - 1; j >= 0 && strings.HasPrefix(lines[j], "#"); j-- {
+				r.comment = strings.TrimSpace(strings.TrimPrefix(lines[j], "#") + " " + r.comment)
+			}
+			out = append(out, r)
+		}
+	}
+	slices.SortFunc(out, func(a, b ruleName) int { return strings.Compare(a.name, b.name) })
+	return out
+}
+
+// Hover says what the word under the cursor is; nil when nothing is known of it.
+func (a *Author) Hover(_ context.Context, s policy.Source, at policy.Position) (*policy.HoverText, error) {
+	c, err := locate(s, at)
+	if err != nil {
+		return nil, err
+	}
+	word := strings.Trim(c.word, ".")
+	if path := strings.Split(word, "."); path[0] == "input" {
+		p := inputSchema().at(path[1:])
+		if p == nil {
+			return nil, nil
+		}
+		doc := p.doc
+		if len(path) == 1 {
+			doc = "The question that is decided."
+		}
+		return &policy.HoverText{Label: word, Kind: "input", Type: p.describe(), Doc: doc}, nil
+	}
+	name := strings.TrimPrefix(word, "data.org.policy.")
+	if e, ok := contract[name]; ok {
+		return &policy.HoverText{Label: name, Kind: "entrypoint", Doc: e.doc}, nil
+	}
+	for _, r := range ruleNames(s.Files) {
+		if r.name == name {
+			return &policy.HoverText{Label: name, Kind: "rule", Type: fmt.Sprintf("%s:%d", r.file, r.line), Doc: r.comment}, nil
+		}
+	}
+	for _, b := range check.Capabilities().Builtins {
+		if b.Name == word {
+			return &policy.HoverText{Label: word, Kind: "builtin", Type: signature(b), Doc: oneLine(b.Description)}, nil
+		}
+	}
+	return nil, nil
+}
+
+// Definition says where the word under the cursor is defined; nil when it is not, or not in the policy.
+func (a *Author) Definition(ctx context.Context, s policy.Source, at policy.Position) (*policy.Position, error) {
+	c, err := locate(s, at)
+	if err != nil {
+		return nil, err
+	}
+	if a.Lint(ctx, s.Files).OK {
+		if p := definition(s.Files, at.File, c.offset); p != nil {
+			return p, nil
+		}
+	}
+	// While the policy has errors, rules are found by their names.
+	name := strings.TrimPrefix(strings.Trim(c.word, "."), "data.org.policy.")
+	for _, r := range ruleNames(s.Files) {
+		if r.name == name {
+			return &policy.Position{File: r.file, Line: r.line, Col: 1}, nil
+		}
+	}
+	return nil, nil
+}
+
+// definition asks OPA, which knows variables too. The files passed the check.
+func definition(files []policy.File, file string, offset int) *policy.Position {
+	modules := map[string]*ast.Module{}
+	var buffer []byte
+	for _, f := range files {
+		m, err := ast.ParseModuleWithOpts(f.Name, f.Source, check.ParserOptions())
+		if err != nil {
+			return nil
+		}
+		modules[f.Name] = m
+		if f.Name == file {
+			buffer = []byte(f.Source)
+		}
+	}
+	r, err := oracle.New().WithCompiler(check.NewCompiler(check.Limits{})).FindDefinition(oracle.DefinitionQuery{
+		Modules: modules, Filename: file, Buffer: buffer, Pos: offset, ParserOptions: check.ParserOptions(),
+	})
+	if err != nil || r == nil || r.Result == nil {
+		return nil
+	}
+	return &policy.Position{File: r.Result.File, Line: r.Result.Row, Col: r.Result.Col}
+}

@@ -1,0 +1,659 @@
+package rego
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/storage/inmem"
+	"github.com/open-policy-agent/opa/v1/topdown"
+	"github.com/open-policy-agent/opa/v1/topdown/cache"
+
+	"github.com/lossless-group/gateway/fault"
+	"github.com/lossless-group/gateway/policy"
+	"github.com/lossless-group/gateway/policy/rego/check"
+	"github.com/lossless-group/gateway/policy/rego/fuel"
+	"github.com/lossless-group/gateway/tenancy"
+)
+
+// Bounds of what organisations may use of one process.
+const (
+	maxOrgs       = 2_000 // organisations whose Rego is kept compiled
+	maxKnown      = 3     // revisions of one of them
+	inFlight      = 4     // evaluations of one organisation at a time
+	maxWaiting    = 32    // requests of one organisation that wait for that
+	patience      = 20 * time.Millisecond
+	tripsAllowed  = 4 // the next one within tripWindow is one too many
+	tripWindow    = time.Minute
+	patternsLimit = 20_000 // compiled patterns, over all organisations
+)
+
+// Trouble is a revision of an organisation's Rego that stopped deciding.
+type Trouble struct {
+	Org      tenancy.OrgID
+	Revision int64
+	Code     string // policy_unavailable, policy_quarantined
+	Serving  int64  // the revision that decides instead; 0: none, so everything is refused
+	Cause    error  // for operators and the organisation's admins
+}
+
+// Watcher is told of trouble once per revision; it must not block.
+type Watcher interface{ PolicyTrouble(Trouble) }
+
+// The states of an organisation's Rego.
+const (
+	StateNone        = "none"        // settings only, or not asked about since this process started
+	StateLive        = "live"        // the live revision decides
+	StateStale       = "stale"       // it cannot be used, and an older one decides
+	StateUnavailable = "unavailable" // it cannot be used, and everything is refused
+)
+
+// Status is how an organisation's Rego stands in this process.
+type Status struct {
+	State    string `json:"state"`
+	Revision int64  `json:"revision"` // the newest this process was asked about
+	Serving  int64  `json:"serving"`  // the one that decides; 0: none
+	Code     string `json:"code,omitempty"`
+	Cause    string `json:"cause,omitempty"` // for the organisation's own admins
+}
+
+// orgs keeps the compiled Rego of organisations.
+type orgs struct {
+	states    *lru[*orgState]
+	plain     *lru[*orgPolicy] // the newest revision without Rego, of those that were seen
+	compiling chan struct{}
+	patterns  cache.InterQueryValueCache
+	platform  reads // of the platform's policy
+	ids       *atomic.Uint64
+}
+
+func newOrgs(size int, platform reads, ids *atomic.Uint64) (*orgs, error) {
+	states, err := newLRU[*orgState](size)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := newLRU[*orgPolicy](2 * size)
+	if err != nil {
+		return nil, err
+	}
+	conf, err := cache.ParseCachingConfig(nil)
+	if err != nil {
+		return nil, err
+	}
+	limit := patternsLimit
+	conf.InterQueryBuiltinValueCache.MaxNumEntries = &limit
+	return &orgs{states: states, plain: plain, compiling: make(chan struct{}, runtime.GOMAXPROCS(0)), platform: platform, ids: ids,
+		patterns: cache.NewInterQueryValueCache(context.Background(), conf)}, nil
+}
+
+// orgState is one organisation.
+type orgState struct {
+	org     string
+	last    atomic.Pointer[orgPolicy] // what decided last, which is nearly always what decides next
+	slots   chan struct{}
+	waiting atomic.Int32
+
+	mu    sync.Mutex
+	known []*orgPolicy // newest number first
+	draft *orgPolicy
+}
+
+// orgPolicy is the Rego of one revision. What is not atomic or under mu is set before ready is closed and never after.
+type orgPolicy struct {
+	id       uint64
+	state    *orgState
+	number   int64
+	sha      string
+	files    []policy.File
+	settings policy.Settings // of the same revision
+
+	ready chan struct{}
+	err   error        // why it cannot be used
+	code  *orgCompiled // nil: no Rego at all
+
+	quarantined atomic.Bool
+	told        sync.Once
+	mu          sync.Mutex
+	trips       []time.Time
+}
+
+func (p *orgPolicy) is(number int64, sha string, files []policy.File) bool {
+	return p.number == number && p.sha == sha && slices.Equal(p.files, files)
+}
+
+// usable is only for a policy that is ready.
+func (p *orgPolicy) usable() bool { return p.err == nil && !p.quarantined.Load() }
+
+func (p *orgPolicy) isReady() bool {
+	select {
+	case <-p.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// stateOf finds or makes the state of an organisation.
+func (o *orgs) stateOf(hash uint64, org string) *orgState {
+	return o.states.getOrPut(hash, func(s *orgState) bool { return s.org == org }, func() *orgState {
+		return &orgState{org: org, slots: make(chan struct{}, inFlight)}
+	})
+}
+
+// notePlain remembers a revision that has no Rego, in case a later one has and cannot be used.
+func (o *orgs) notePlain(hash uint64, org string, number int64, s policy.Settings) {
+	if number < 1 {
+		return // what was never published is no revision to fall back to
+	}
+	if have, ok := o.plain.get(hash); ok && have.state.org == org && have.number >= number {
+		return
+	}
+	p := &orgPolicy{id: 0, state: &orgState{org: org}, number: number, settings: s, ready: make(chan struct{})}
+	close(p.ready)
+	o.plain.put(hash, p)
+}
+
+// quick returns the policy that decides when that takes no work, else nil.
+func (o *orgs) quick(hash uint64, in *policy.Input) *orgPolicy {
+	s, ok := o.states.get(hash)
+	if !ok {
+		return nil
+	}
+	p := s.last.Load()
+	if p == nil || s.org != in.Tenant.Org.ID.String() || !p.is(in.SettingsRevision, in.SourceSHA, in.Files) || !p.usable() {
+		return nil
+	}
+	return p
+}
+
+// open returns the policy that decides: that of the question, compiled now if it has to be, or the last good one of the
+// organisation. The error is a *failure.
+func (o *orgs) open(ctx context.Context, hash uint64, in policy.Input, watcher Watcher) (*orgPolicy, error) {
+	s := o.stateOf(hash, in.Tenant.Org.ID.String())
+	p, mine := s.find(o, &in)
+	if mine {
+		o.compiling <- struct{}{}
+		p.compile(o.platform, o.patterns)
+		<-o.compiling
+		close(p.ready)
+	}
+	select {
+	case <-p.ready:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if p.usable() {
+		s.last.Store(p)
+		return p, nil
+	}
+	good := s.lastGood(p)
+	if good == nil && p.number > 0 {
+		if plain, ok := o.plain.get(hash); ok && plain.state.org == s.org && plain.number < p.number {
+			good = plain
+		}
+	}
+	p.tell(watcher, in.Tenant.Org.ID, good)
+	if good != nil {
+		return good, nil
+	}
+	return nil, p.failure()
+}
+
+// trouble says why a policy cannot be used.
+func (p *orgPolicy) trouble() (code string, cause error) {
+	if p.err != nil {
+		return PolicyUnavailable, p.err
+	}
+	return PolicyQuarantined, fmt.Errorf("revision %d ran out of its budget too often: %w", p.number, ErrBudget)
+}
+
+func (p *orgPolicy) failure() error {
+	code, cause := p.trouble()
+	kind := fault.Unavailable
+	if code == PolicyQuarantined {
+		kind = fault.Forbidden
+	}
+	return &failure{kind: kind, code: code, err: cause}
+}
+
+func (p *orgPolicy) tell(w Watcher, org tenancy.OrgID, good *orgPolicy) {
+	if w == nil || p.number == 0 {
+		return
+	}
+	p.told.Do(func() {
+		t := Trouble{Org: org, Revision: p.number}
+		t.Code, t.Cause = p.trouble()
+		if good != nil {
+			t.Serving = good.number
+		}
+		w.PolicyTrouble(t)
+	})
+}
+
+// find returns the policy of a question and whether the caller has to compile it.
+func (s *orgState) find(o *orgs, in *policy.Input) (p *orgPolicy, mine bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.known {
+		if p.is(in.SettingsRevision, in.SourceSHA, in.Files) {
+			return p, false
+		}
+	}
+	if s.draft != nil && s.draft.is(in.SettingsRevision, in.SourceSHA, in.Files) {
+		return s.draft, false
+	}
+	p = &orgPolicy{id: o.ids.Add(1), state: s, number: in.SettingsRevision, sha: in.SourceSHA, files: slices.Clone(in.Files), settings: in.Settings, ready: make(chan struct{})}
+	if p.number == 0 {
+		s.draft = p
+		return p, true
+	}
+	s.known = append(s.known, p)
+	slices.SortStableFunc(s.known, func(a, b *orgPolicy) int { return int(min(max(b.number-a.number, -1), 1)) })
+	s.trim(p)
+	return p, true
+}
+
+// trim keeps few revisions: never without the newest good one, because it may have to decide again.
+func (s *orgState) trim(keep *orgPolicy) {
+	for len(s.known) > maxKnown {
+		good := s.good(nil)
+		drop := -1
+		for i, p := range s.known {
+			if p != good && p != keep && p.isReady() {
+				drop = i // the oldest
+			}
+		}
+		if drop < 0 {
+			return
+		}
+		s.known = slices.Delete(s.known, drop, drop+1)
+	}
+}
+
+// good returns the newest usable revision, older than p unless p is nil; the caller holds mu.
+func (s *orgState) good(p *orgPolicy) *orgPolicy {
+	for _, k := range s.known {
+		if k != p && k.isReady() && k.usable() && (p == nil || k.number < p.number) {
+			return k
+		}
+	}
+	return nil
+}
+
+func (s *orgState) lastGood(p *orgPolicy) *orgPolicy {
+	if p.number == 0 {
+		return nil // a draft is tried as it is
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.good(p)
+}
+
+// status says how the organisation stands.
+func (o *orgs) status(hash uint64, org string) Status {
+	s, ok := o.states.get(hash)
+	if !ok || s.org != org {
+		return Status{State: StateNone}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.known) == 0 || !s.known[0].isReady() {
+		return Status{State: StateNone}
+	}
+	p := s.known[0]
+	plain, hasPlain := o.plain.get(hash)
+	hasPlain = hasPlain && plain.state.org == org
+	if hasPlain && plain.number > p.number {
+		return Status{State: StateNone, Revision: plain.number, Serving: plain.number}
+	}
+	if p.usable() {
+		return Status{State: StateLive, Revision: p.number, Serving: p.number}
+	}
+	code, cause := p.trouble()
+	st := Status{State: StateUnavailable, Revision: p.number, Code: code, Cause: cause.Error()}
+	if good := s.good(p); good != nil {
+		st.State, st.Serving = StateStale, good.number
+	} else if hasPlain {
+		st.State, st.Serving = StateStale, plain.number
+	}
+	return st
+}
+
+// enter takes one of the organisation's places for an evaluation, waiting a little when there is none.
+func (s *orgState) enter(ctx context.Context) (leave func(), err error) {
+	leave = func() { <-s.slots }
+	select {
+	case s.slots <- struct{}{}:
+		return leave, nil
+	default:
+	}
+	if s.waiting.Add(1) > maxWaiting {
+		s.waiting.Add(-1)
+		return nil, errBusy
+	}
+	defer s.waiting.Add(-1)
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case s.slots <- struct{}{}:
+		return leave, nil
+	case <-t.C:
+		return nil, errBusy
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+var errBusy = &failure{kind: fault.RateLimited, code: PolicyBusy, err: errors.New("too many evaluations of one organisation at a time")}
+
+// trip notes an evaluation that used up its budget, and takes the policy out of service when that happened too often or
+// one evaluation went on for too long.
+func (p *orgPolicy) trip(now time.Time, took, limit time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	recent := slices.DeleteFunc(p.trips, func(t time.Time) bool { return now.Sub(t) >= tripWindow })
+	p.trips = append(recent, now)
+	if took > limit || len(p.trips) > tripsAllowed {
+		p.quarantined.Store(true)
+	}
+}
+
+// orgCompiled is an organisation's Rego that is ready to be asked.
+type orgCompiled struct {
+	compiled
+	chatSets []ast.Var
+	toolSets []ast.Var
+	readsArg bool
+	readsUse bool
+	together []leaf // what it and the platform read
+}
+
+// The entry points of an organisation's policy, by the variable that is bound to them. A chat turn asks for chatPoints, a
+// tool call for toolPoints: what only has an effect on a whole turn is not asked again for each of its calls.
+const (
+	orgDeny       = ast.Var("org_deny")
+	orgDisabled   = ast.Var("org_disabled_capabilities")
+	orgModels     = ast.Var("org_allowed_models")
+	orgRedactions = ast.Var("org_redactions")
+	orgLimits     = ast.Var("org_limits")
+	orgLabels     = ast.Var("org_labels")
+	orgToolDeny   = ast.Var("org_tool_deny")
+	orgApproval   = ast.Var("org_tool_require_approval")
+)
+
+var (
+	chatPoints = []ast.Var{orgDeny, orgDisabled, orgModels, orgRedactions, orgLimits, orgLabels}
+	toolPoints = []ast.Var{orgDeny, orgDisabled, orgModels, orgLabels, orgToolDeny, orgApproval}
+)
+
+func (p *orgPolicy) compile(platform reads, patterns cache.InterQueryValueCache) {
+	defer func() {
+		if r := recover(); r != nil {
+			p.err = fmt.Errorf("compiling panicked: %v", r)
+		}
+	}()
+	p.code, p.err = compileOrg(p.files, platform, patterns)
+}
+
+// compileOrg compiles the Rego of an organisation. What the gates of package check would not let through is not compiled,
+// however it came to be published: compiling cannot be stopped.
+func compileOrg(given []policy.File, platform reads, patterns cache.InterQueryValueCache) (*orgCompiled, error) {
+	files := make([]check.File, len(given))
+	for i, f := range given {
+		files[i] = check.File{Name: f.Name, Source: f.Source}
+	}
+	c, report := check.Compile(context.Background(), files, check.DefaultLimits())
+	if c == nil {
+		i := slices.IndexFunc(report.Diagnostics, func(d check.Diagnostic) bool { return d.Severity == check.Error })
+		return nil, errors.New(report.Diagnostics[i].String())
+	}
+	r, err := readsOf(c.Modules)
+	if err != nil {
+		return nil, err
+	}
+	out := &orgCompiled{compiled: compiled{compiler: c, store: inmem.New(), patterns: patterns}}
+	has := func(v ast.Var) bool { return report.Entrypoints[strings.TrimPrefix(string(v), "org_")] }
+	for _, v := range chatPoints {
+		if has(v) {
+			out.chatSets = append(out.chatSets, v)
+		}
+	}
+	for _, v := range toolPoints {
+		if has(v) {
+			out.toolSets = append(out.toolSets, v)
+		}
+	}
+	// What is done in Go with an answer depends on these.
+	extra := reads{}
+	if has(orgModels) {
+		extra.leaves = append(extra.leaves, leafRequestModel)
+	}
+	if has(orgDisabled) || has(orgApproval) {
+		extra.leaves = append(extra.leaves, leafCapabilities, leafCapabilityName)
+	}
+	out.readsArg, out.readsUse = r.has(leafCapabilityArgs), r.usage()
+	out.inputs = newBuilder(r.leaves)
+	out.reads = r.and(extra)
+	out.together = platform.and(out.reads).leaves
+	if out.chat, err = orgQuery(c, out.chatSets); err != nil {
+		return nil, err
+	}
+	if out.tool, err = orgQuery(c, out.toolSets); err != nil {
+		return nil, err
+	}
+	// Types are for the compiler alone, and are more than half of what a small policy keeps in memory.
+	c.TypeEnv = nil
+	out.txn, err = out.store.NewTransaction(context.Background())
+	return out, err
+}
+
+func orgQuery(c *ast.Compiler, sets []ast.Var) (entry, error) {
+	if len(sets) == 0 {
+		return entry{}, nil
+	}
+	var body ast.Body
+	for _, v := range sets {
+		ref := check.EntryPointRef(strings.TrimPrefix(string(v), "org_"))
+		body.Append(ast.Equality.Expr(ast.NewTerm(ref), ast.NewTerm(v)))
+	}
+	qc := c.QueryCompiler()
+	body, err := qc.Compile(body)
+	return entry{body: body, compiler: qc}, err
+}
+
+// askOrg evaluates an organisation's policy about one question. Errors are *failure, or the context's.
+func (e *Engine) askOrg(ctx context.Context, act action, q *question, p *orgPolicy) (policy.Contribution, error) {
+	c := p.code
+	entry, sets := c.chat, c.chatSets
+	if act == actionTool {
+		entry, sets = c.tool, c.toolSets
+	}
+	if len(sets) == 0 {
+		return policy.Contribution{}, nil
+	}
+	leave, err := p.state.enter(ctx)
+	if err != nil {
+		return policy.Contribution{}, err
+	}
+	defer leave()
+	began := e.clock()
+	f := fuel.New(fuel.Budget{Steps: e.maxSteps, Bytes: e.maxBytes, Deadline: began.Add(e.maxTime), Done: ctx.Done()}, e.clock)
+	answer, err := c.eval(ctx, entry, c.inputs.build(q), f)
+	now := e.clock()
+	if took := now.Sub(began); errors.Is(err, ErrBudget) || took > e.maxTime {
+		p.trip(now, took, e.maxTime)
+	}
+	switch {
+	case err == nil:
+	case errors.Is(err, fuel.ErrStopped):
+		return policy.Contribution{}, errors.Join(ctx.Err(), err)
+	case errors.Is(err, ErrBudget):
+		return policy.Contribution{}, &failure{kind: fault.Forbidden, code: PolicyBudget, err: err}
+	case errors.Is(err, errUndefined):
+		return policy.Contribution{}, &failure{kind: fault.Forbidden, code: PolicyUndefined, err: fmt.Errorf("a rule of %v is undefined: %w", sets, err)}
+	default:
+		return policy.Contribution{}, &failure{kind: fault.Forbidden, code: PolicyError, err: err}
+	}
+	out, err := decodeOrg(answer, sets)
+	if err != nil {
+		return policy.Contribution{}, &failure{kind: fault.Forbidden, code: PolicyInvalid, err: err}
+	}
+	settle(&out, q)
+	return out, nil
+}
+
+// argsRefused is the answer to a call whose arguments a policy wants to see and cannot.
+var argsRefused = fault.Reason{Code: "policy_input_too_large",
+	Message: "The arguments of this call are more than the policy can look at, so it was refused. Send one object of at most 16 KiB and 8 levels."}
+
+// settle works out what lists of names mean for this question.
+func settle(c *policy.Contribution, q *question) {
+	if !c.Models.Allow(q.in.Model) {
+		c.Deny = append(c.Deny, fault.Reason{Code: "model_not_allowed",
+			Message: fmt.Sprintf("The model %q is not one your organisation allows. Choose another model, or ask an administrator to allow it.", clipModel(q.in.Model))})
+	}
+	c.Disabled = namesOf(c.Disabled, q)
+	c.RequireApproval = namesOf(c.RequireApproval, q)
+	if q.capability != nil && slices.Contains(c.Disabled, q.capability.Name) {
+		c.Deny = append(c.Deny, fault.Reason{Code: "disabled_by_policy",
+			Message: fmt.Sprintf("%q is switched off by your organisation's policy. An administrator can switch it on again.", q.capability.Name)})
+	}
+}
+
+func clipModel(m string) string {
+	if r := []rune(m); len(r) > 100 {
+		return string(r[:100])
+	}
+	return m
+}
+
+// namesOf turns names and globs into the names of this question that they fit.
+func namesOf(list []string, q *question) []string {
+	if len(list) == 0 {
+		return nil
+	}
+	var out []string
+	if q.capability != nil {
+		if _, ok := policy.FirstMatch(list, q.capability.Name); ok {
+			out = append(out, q.capability.Name)
+		}
+		return out
+	}
+	for i := range q.catalogue.list {
+		if _, ok := policy.FirstMatch(list, q.catalogue.list[i].Name); ok {
+			out = append(out, q.catalogue.list[i].Name)
+		}
+	}
+	return out
+}
+
+// maxAnswer bounds an organisation's answer as a whole, in bytes of its strings.
+const maxAnswer = 256 << 10
+
+// orgRedactionActions are the words of the contract. Removing a value is masking it: nothing of it stays.
+var orgRedactionActions = map[string]string{"tag": "flag", "mask": "mask", "hash": "hash", "remove": "mask", "block": "block"}
+
+// decodeOrg reads an organisation's answer. It believes no shape: what is not exactly what the contract says is an error.
+func decodeOrg(r topdown.QueryResult, sets []ast.Var) (c policy.Contribution, err error) {
+	for _, v := range sets {
+		switch v {
+		case orgDeny, orgToolDeny:
+			c.Deny, err = reasons(c.Deny, r, v)
+		case orgDisabled:
+			c.Disabled, err = names(r, v, maxOrgNames)
+		case orgApproval:
+			c.RequireApproval, err = names(r, v, maxOrgNames)
+		case orgLabels:
+			c.Labels, err = names(r, v, maxLabels)
+		case orgModels:
+			if t := r[v]; t != nil && t.Equal(ast.NullTerm()) {
+				break // null restricts nothing, which is what a default is for
+			}
+			var globs []string
+			globs, err = names(r, v, maxOrgNames)
+			if globs == nil {
+				globs = []string{} // an empty set allows none
+			}
+			c.Models = policy.AllowModels(globs)
+		case orgRedactions:
+			c.Redactions, err = redactions(r, v)
+		case orgLimits:
+			c.MaxTokens, err = limits(r, v)
+		}
+		if err != nil {
+			return policy.Contribution{}, err
+		}
+	}
+	size := 0
+	for _, d := range c.Deny {
+		size += len(d.Code) + len(d.Message)
+	}
+	for _, l := range [][]string{c.Disabled, c.RequireApproval, c.Labels} {
+		for _, s := range l {
+			size += len(s)
+		}
+	}
+	if size > maxAnswer || len(c.Deny) > maxDeny {
+		return policy.Contribution{}, fmt.Errorf("the answer has %d reasons and %d bytes, at most %d and %d", len(c.Deny), size, maxDeny, maxAnswer)
+	}
+	return c, nil
+}
+
+func redactions(r topdown.QueryResult, where ast.Var) ([]policy.Redaction, error) {
+	s, err := set(r, where, maxDeny)
+	if err != nil {
+		return nil, err
+	}
+	var out []policy.Redaction
+	for _, e := range s.Slice() {
+		o, ok := e.Value.(ast.Object)
+		if !ok {
+			return nil, fmt.Errorf("an entry of %s is a %s, want an object", where, ast.ValueName(e.Value))
+		}
+		rule, err := text(o.Get(ast.InternedTerm("rule")), where+".rule")
+		if err != nil {
+			return nil, err
+		}
+		word, err := text(o.Get(ast.InternedTerm("action")), where+".action")
+		if err != nil {
+			return nil, err
+		}
+		action, ok := orgRedactionActions[word]
+		if !ok {
+			return nil, fmt.Errorf("%s.action is %q, want tag, mask, hash, remove or block", where, word)
+		}
+		out = append(out, policy.Redaction{Entity: rule, Action: action})
+	}
+	return out, nil
+}
+
+func limits(r topdown.QueryResult, where ast.Var) (int, error) {
+	t := r[where]
+	if t == nil {
+		return 0, fmt.Errorf("%s is undefined", where)
+	}
+	o, ok := t.Value.(ast.Object)
+	if !ok {
+		return 0, fmt.Errorf("%s is a %s, want an object", where, ast.ValueName(t.Value))
+	}
+	v := o.Get(ast.InternedTerm("max_tokens"))
+	if v == nil {
+		return 0, nil
+	}
+	n, ok := v.Value.(ast.Number)
+	if !ok {
+		return 0, fmt.Errorf("%s.max_tokens is a %s, want a number", where, ast.ValueName(v.Value))
+	}
+	i, ok := n.Int()
+	if !ok || i < 1 {
+		return 0, fmt.Errorf("%s.max_tokens is no whole number above 0", where)
+	}
+	return i, nil
+}
