@@ -50,8 +50,12 @@ func (a *app) decisionLog() (*policy.LogWriter, error) {
 	return w, err
 }
 
-// pruneEvery is how often decisions that are older than they are kept are deleted.
-const pruneEvery = time.Hour
+// pruneEvery is how often decisions that are older than they are kept are deleted, pruneFirst when after a start: it opens every
+// organisation's database, and a start has better things to do.
+const (
+	pruneFirst = time.Minute
+	pruneEvery = time.Hour
+)
 
 // retire deletes decisions that nobody needs any more, organisation by organisation, until the service closes.
 func (a *app) retire(keep time.Duration, clock func() time.Time) {
@@ -59,15 +63,16 @@ func (a *app) retire(keep time.Duration, clock func() time.Time) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		tick := time.NewTicker(pruneEvery)
-		defer tick.Stop()
+		timer := time.NewTimer(pruneFirst)
+		defer timer.Stop()
 		for {
-			a.prune(ctx, clock().Add(-keep))
 			select {
 			case <-ctx.Done():
 				return
-			case <-tick.C:
+			case <-timer.C:
 			}
+			a.prune(ctx, clock().Add(-keep))
+			timer.Reset(pruneEvery)
 		}
 	}()
 	a.defer_(func(context.Context) error {

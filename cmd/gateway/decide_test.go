@@ -307,3 +307,32 @@ func TestDecideLog(t *testing.T) {
 		t.Errorf("%d tools, %d refused, %d allowed", tools, refused, allowed)
 	}
 }
+
+func TestDecisionsAreRetired(t *testing.T) {
+	s := startService(t, "", nil)
+	org := tenancy.MustOrgID("acme.example")
+	count := func() int {
+		t.Helper()
+		lines, _, err := s.app.stores.Decisions.Decisions(t.Context(), org, policy.DecisionQuery{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(lines)
+	}
+	if status, body, _ := s.call("POST", "/api/agent/chat", s.token("editor", "acme.example"), `{"projectId":"p","model":"demo-mini","stream":false,"messages":[{"role":"user","content":"hi"}]}`); status != 200 {
+		t.Fatal(status, body)
+	}
+	for deadline := time.Now().Add(5 * time.Second); count() == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no decision was logged")
+		}
+	}
+	s.app.prune(t.Context(), time.Now().Add(-time.Hour))
+	if count() == 0 {
+		t.Error("a decision that is still to be kept was deleted")
+	}
+	s.app.prune(t.Context(), time.Now().Add(time.Hour))
+	if n := count(); n != 0 {
+		t.Errorf("%d decisions outlived their time", n)
+	}
+}

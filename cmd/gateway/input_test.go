@@ -29,7 +29,7 @@ func rowsOf(t testing.TB, data string) map[string]int {
 	}
 	out := map[string]int{}
 	for _, file := range append(files, tenants...) {
-		db, err := sql.Open("sqlite", "file:"+file+"?mode=ro")
+		db, err := sql.Open("sqlite", "file:"+file+"?mode=ro&_pragma=busy_timeout(5000)")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -488,7 +488,7 @@ func checkFiles(t *testing.T, s *service, ps []*party) {
 // checkTranscripts reads the stored turns: they hold tokens and masks where values were.
 func checkTranscripts(t *testing.T, s *service, ps []*party) {
 	for _, p := range ps {
-		db, err := sql.Open("sqlite", "file:"+filepath.Join(s.data, "tenants", p.slug+".db")+"?mode=ro")
+		db, err := sql.Open("sqlite", "file:"+filepath.Join(s.data, "tenants", p.slug+".db")+"?mode=ro&_pragma=busy_timeout(5000)")
 		if err != nil {
 			t.Fatal(err)
 		}
