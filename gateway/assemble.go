@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"sort"
 	"strconv"
 	"time"
@@ -223,7 +224,12 @@ func (g *Gateway) equip(t *turn) error {
 	if len(unmatched) > 0 {
 		return fault.Invalidf("gateway.equip", "/tools", "No capability matches %q. GET /api/agent/capabilities lists what this app offers.", unmatched[0])
 	}
-	t.allowed = allowed
+	t.allowed, t.usable = allowed, []string{}
+	for _, c := range caps {
+		if slices.Contains(allowed, c.Name) {
+			t.usable = append(t.usable, c.Name)
+		}
+	}
 	views := make([]cache.CapabilityView, len(caps))
 	for i, c := range caps {
 		views[i] = cache.CapabilityView{Name: c.Name, Tool: anthropic.EncodeName(c.Name), OneLine: c.OneLine, Kind: string(c.Kind), Confirms: c.RequiresConfirmation}

@@ -262,7 +262,7 @@ func (s *show) begin(st provider.Stream) {
 	}
 	t.timing.Overhead = t.overhead
 	ev := RunStarted{RunID: t.id, ThreadID: t.req.ThreadID, TurnIndex: t.index, Model: t.req.Model, Provider: t.provider(),
-		KeySource: string(t.key.Source), PolicyRevision: t.decision.Revision, Capabilities: t.allowed, Timing: t.timing}
+		KeySource: string(t.key.Source), PolicyRevision: t.decision.Revision, Capabilities: t.usable, Timing: t.timing}
 	if st != nil {
 		ev.Header = st.Header()
 	}

@@ -115,6 +115,7 @@ type turn struct {
 	names   *toolNames
 	gates   *dispatch.Turn
 	allowed []string // whitelist of this turn, capability names
+	usable  []string // those of them that tier and policy leave
 	spine   string   // hash of the static spine
 	edits   []chat.Edit
 	queue   []toolCall  // calls of the last answer not yet dispatched

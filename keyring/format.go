@@ -40,6 +40,9 @@ func checkValue(provider string, value Secret) (Secret, error) {
 	case len(v) > maxKeyBytes:
 		return Secret{}, bad("key_too_long", "This is longer than any provider's key (512 bytes); paste only the key.")
 	}
+	if strings.ContainsAny(v[:1]+v[len(v)-1:], "\"'`") {
+		return Secret{}, bad("key_malformed", "The key stands in quotation marks; copy it without them.")
+	}
 	for _, r := range v {
 		if r <= 0x20 || r >= 0x7f {
 			return Secret{}, bad("key_malformed", "The key holds a space, a line break or a character no key has; copy it again, without anything around it.")

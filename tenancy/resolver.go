@@ -148,7 +148,7 @@ func choose(ms []Membership, hint string) (Membership, error) {
 				return m, nil
 			}
 		}
-		return Membership{}, forbid("org_not_member", "You do not belong to the organisation named in X-Org-Id; name one of yours (GET /api/me lists them).")
+		return Membership{}, forbid("org_not_member", "You do not belong to this organisation; name one of yours (GET /api/me lists them).")
 	}
 	switch len(ms) {
 	case 0:

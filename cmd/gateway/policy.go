@@ -363,7 +363,7 @@ func readDecisions(raw []byte) ([]policy.LoggedDecision, error) {
 
 // policyPublish saves a policy as the draft of an organisation and publishes it, on a running server.
 func policyPublish() *cobra.Command {
-	var asJSON bool
+	var asJSON, force bool
 	var url, org, note string
 	c := policyRun(&cobra.Command{}, "publish", "Publish a policy on a running gateway; the token of an admin stands in GATEWAY_TOKEN", &asJSON, func(c *cobra.Command, _ *author.Author, s policy.Source) error {
 		token := os.Getenv("GATEWAY_TOKEN")
@@ -378,6 +378,9 @@ func policyPublish() *cobra.Command {
 		if err := r.call(c.Context(), http.MethodGet, "/draft", "", nil, &draft); err != nil {
 			return err
 		}
+		if draft.Author != "" && !force {
+			return fmt.Errorf("%s saved a draft on %s, which publishing would replace; publish or drop it in the console, or repeat with --force", draft.Author, draft.UpdatedAt.Format("2006-01-02 15:04"))
+		}
 		var live policy.Revision
 		if err := r.call(c.Context(), http.MethodGet, "/active", "", nil, &live); err != nil {
 			return err
@@ -385,6 +388,7 @@ func policyPublish() *cobra.Command {
 		if !c.Flags().Changed("settings") {
 			s.Settings = live.Source.Settings
 		}
+		mine := draft.Author == ""
 		match := fmt.Sprintf("%q", fmt.Sprint(draft.Version))
 		if err := r.call(c.Context(), http.MethodPut, "/draft", match, map[string]any{"source": s, "base": live.Number}, &draft); err != nil {
 			return err
@@ -394,6 +398,9 @@ func policyPublish() *cobra.Command {
 			SHA256   string `json:"sha256"`
 		}
 		if err := r.call(c.Context(), http.MethodPost, "/publish", fmt.Sprintf("%q", fmt.Sprint(draft.Version)), map[string]any{"note": note, "base": live.Number}, &done); err != nil {
+			if mine { // what was refused must not stay behind as somebody's draft
+				err = errors.Join(err, r.call(c.Context(), http.MethodDelete, "/draft", fmt.Sprintf("%q", fmt.Sprint(draft.Version)), nil, nil))
+			}
 			return err
 		}
 		if asJSON {
@@ -402,6 +409,7 @@ func policyPublish() *cobra.Command {
 		_, err := fmt.Fprintf(c.OutOrStdout(), "revision %d of %s is live\n", done.Revision, org)
 		return err
 	})
+	c.Flags().BoolVar(&force, "force", false, "replace a draft that somebody saved")
 	c.Flags().StringVar(&url, "url", "http://127.0.0.1:8080", "address of the gateway")
 	c.Flags().StringVar(&org, "org", "", "organisation")
 	c.Flags().StringVar(&note, "note", "", "what changed and why")
@@ -441,12 +449,15 @@ func (r remote) call(ctx context.Context, method, path, match string, body, into
 	if err != nil {
 		return err
 	}
-	if res.StatusCode != http.StatusOK {
+	if res.StatusCode < 200 || res.StatusCode > 299 {
 		var p struct{ Detail, Code, Field string }
 		if json.Unmarshal(raw, &p) != nil || p.Detail == "" {
 			return fmt.Errorf("%s %s: %s", method, path, res.Status)
 		}
 		return fmt.Errorf("%s %s: %d %s: %s", method, path, res.StatusCode, p.Code, p.Detail)
+	}
+	if into == nil {
+		return nil
 	}
 	return json.Unmarshal(raw, into)
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
-	"slices"
 
 	"github.com/lossless-group/gateway/policy"
 )
@@ -46,7 +45,7 @@ type settingsDocument struct {
 
 type userDocument struct {
 	ID        string  `json:"id"`
-	Email     string  `json:"email"` // empty unless the organisation's policy reads it
+	Email     string  `json:"email"` // the log stands beside the organisation's own transcripts; a draft that reads it must be replayed on it
 	Role      string  `json:"role"`
 	Tier      string  `json:"tier"`
 	ActingFor *string `json:"actingFor"`
@@ -139,7 +138,7 @@ func (e *Engine) document(action string, in *policy.Input, called *policy.Capabi
 		Time: timeDocument{Hour: in.Time.Hour(), MinuteOfDay: in.Time.Hour()*60 + in.Time.Minute(), Weekday: in.Time.Weekday().String()},
 		Org: orgDocument{ID: t.Org.ID.String(), Slug: string(t.Org.Slug), BillingStatus: string(t.Org.Billing), Plan: t.Org.Plan, Operating: t.Org.Operating,
 			Settings: settingsDocument{Disabled: map[string]string{}, ModelAllowed: in.Settings.AllowedBy().Allow(in.Model)}},
-		User: userDocument{ID: string(t.User), Role: string(t.Role), Tier: t.Tier().String(), HomeOrg: t.HomeOrg.String()},
+		User: userDocument{ID: string(t.User), Email: t.Email, Role: string(t.Role), Tier: t.Tier().String(), HomeOrg: t.HomeOrg.String()},
 		Auth: authDocument{Method: t.Method},
 		Request: requestDocument{Surface: string(in.Surface), Model: in.Model, Provider: in.Provider, KeySource: in.KeySource, Stream: in.Stream,
 			MaxTokens: in.MaxTokens, ProjectID: in.ProjectID, ProjectKind: in.ProjectKind, HasImages: in.HasImages},
@@ -150,9 +149,6 @@ func (e *Engine) document(action string, in *policy.Input, called *policy.Capabi
 		d.User.ActingFor = &d.Org.ID
 	}
 	if own := e.ownOf(in); own != nil {
-		if slices.Contains(own.inputs.leaves, leafUserEmail) {
-			d.User.Email = t.Email
-		}
 		if k := e.usage.known(t.Org.ID); own.readsUse && k != nil {
 			d.Usage = &usageDocument{k.used.TokensToday, k.used.CostMonthUSD}
 		}
