@@ -60,26 +60,6 @@ func (t *exits) rules() []policy.FiredRule {
 	return out
 }
 
-// plug puts the values of variables into a term, as far as they are known.
-func plug(t *ast.Term, locals *ast.ValueMap) *ast.Term {
-	if locals == nil {
-		return t
-	}
-	out, err := ast.TransformVars(t.Copy(), func(v ast.Var) (ast.Value, error) {
-		if x := locals.Get(v); x != nil {
-			return x, nil
-		}
-		return v, nil
-	})
-	if err != nil {
-		return t
-	}
-	if p, ok := out.(*ast.Term); ok {
-		return p
-	}
-	return t
-}
-
 // show writes a value as Rego, cut so that an explanation stays readable.
 func show(t *ast.Term) string {
 	s := t.String()
