@@ -213,7 +213,9 @@ func migrate(ctx context.Context, db *sql.DB, files fs.FS, clock func() time.Tim
 	if err != nil {
 		return nil, err
 	}
-	todo, err := pending(ctx, db, known)
+	var todo []migration
+	// Instances that start together on a new file all turn it to WAL, and all but one find it locked whatever the busy timeout.
+	err = patiently(ctx, func() (err error) { todo, err = pending(ctx, db, known); return err })
 	if err != nil || len(todo) == 0 {
 		return nil, err
 	}
@@ -238,12 +240,23 @@ func migrate(ctx context.Context, db *sql.DB, files fs.FS, clock func() time.Tim
 		return nil, fault.From(err)
 	}
 	for _, m := range todo {
-		if _, err := p.UpByOne(ctx); err != nil {
+		if err := patiently(ctx, func() error { _, err := p.UpByOne(ctx); return err }); err != nil {
 			return done, translate(op, err)
 		}
 		done = append(done, m)
 	}
 	return done, nil
+}
+
+// patiently calls f again while the database is locked or away, for at most 3 s.
+func patiently(ctx context.Context, f func() error) error {
+	for until := time.Now().Add(3 * time.Second); ; {
+		err := f()
+		if err == nil || diagnose(err) != away || ctx.Err() != nil || time.Now().After(until) {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }
 
 // checksummed records a file's checksum in the transaction that applies it.

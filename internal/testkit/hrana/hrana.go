@@ -285,6 +285,10 @@ func (s *Server) database(prefix string) (*sql.DB, error) {
 		return nil, err
 	}
 	db := sql.OpenDB(c)
+	// The first connection alone turns the file to WAL: two that do it at once find it locked, whatever the busy timeout.
+	if err := db.Ping(); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
 	s.dbs[name] = db
 	return db, nil
 }
