@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"net"
@@ -236,23 +235,5 @@ func TestPromiseHistoryIsNotDoubled(t *testing.T) {
 		if n := strings.Count(last, m); n != 1 {
 			t.Errorf("%s stands %d times in %s", m, n, last)
 		}
-	}
-}
-
-// A caller who announces a body and does not send it is not waited for.
-func TestPromiseSlowBodyHoldsNothing(t *testing.T) {
-	s := startService(t, "", nil)
-	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	fmt.Fprintf(conn, "POST /v1/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 15000000\r\n\r\n{", s.token("editor", "acme.example"))
-	// The bound is 20 s; what is checked here is that announcing much does not cost much.
-	if err := conn.SetReadDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := bufio.NewReader(conn).ReadByte(); err == nil {
-		t.Error("an answer to half a request")
 	}
 }
