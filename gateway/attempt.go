@@ -75,7 +75,9 @@ func (g *Gateway) attempt(ctx context.Context, t *turn, body redaction.Masked, s
 	defer stopWatching()
 
 	sent := g.Clock()
-	t.overhead = sent.Sub(t.started)
+	if t.tries <= 1 { // what later attempts waited for is no work of ours
+		t.overhead = sent.Sub(t.started)
+	}
 	st, err := t.route.Provider.Open(call, provider.Call{
 		Attempt: a.ID, Model: t.route.Model, Key: t.secret, Body: body, Stream: t.prompt.Stream || t.req.Stream, Forward: forward(t),
 	})
@@ -85,7 +87,7 @@ func (g *Gateway) attempt(ctx context.Context, t *turn, body redaction.Masked, s
 		if fe := ended(ctx); fe != nil && o.Status == billing.StatusCancelled {
 			return ans, fe
 		}
-		return ans, g.explain(t, err)
+		return ans, err
 	}
 	defer st.Close()
 	accepted.Store(true)
@@ -117,11 +119,20 @@ func (g *Gateway) attempt(ctx context.Context, t *turn, body redaction.Masked, s
 // newAttempt describes the call for the journal before it is made.
 func (g *Gateway) newAttempt(t *turn, body redaction.Masked) billing.Attempt {
 	return billing.Attempt{
-		ID: t.id + "." + strconv.Itoa(t.step), RunID: t.id, Org: t.tenant.Org.ID, User: t.tenant.User, HomeOrg: t.tenant.HomeOrg,
+		ID: attemptID(t), RunID: t.id, Org: t.tenant.Org.ID, User: t.tenant.User, HomeOrg: t.tenant.HomeOrg,
 		ProjectID: t.req.ProjectID, ThreadID: t.req.ThreadID, Surface: t.req.Surface, Provider: t.route.Provider.Name(),
-		Model: t.route.Model, Requested: t.req.Model, KeySource: string(t.key.Source), KeyID: t.key.KeyID, Step: t.step, Try: 1,
+		Model: t.route.Model, Requested: t.req.Model, KeySource: string(t.key.Source), KeyID: t.key.KeyID, Step: t.step, Try: t.try,
 		StartedAt: g.Clock(), InputHint: billing.EstimateTokens(int64(body.Len())),
 	}
+}
+
+// attemptID names an attempt within its run: the model call, and the try of it when it is not the first.
+func attemptID(t *turn) string {
+	id := t.id + "." + strconv.Itoa(t.step)
+	if t.try > 1 {
+		id += "." + strconv.Itoa(t.try)
+	}
+	return id
 }
 
 func forward(t *turn) map[string][]string {
@@ -212,11 +223,14 @@ func over(err error) bool {
 // all reads the stream to its end. Its error is what the caller must be told; it is errGone when there is no caller left.
 func (s *show) all(ctx context.Context, st provider.Stream) (answer, error) {
 	s.blocks = map[int]chat.PartKind{}
-	if !s.t.began {
-		s.begin(st)
-	}
 	for {
 		ev, err := st.Next()
+		if err == nil && !s.t.shown { // until something is shown, another attempt may still take this one's place
+			s.t.shown = true
+			if !s.t.began {
+				s.begin(st)
+			}
+		}
 		if fe := ended(ctx); fe != nil && !s.gone && !over(err) {
 			s.flush()
 			return answer{}, fe

@@ -32,16 +32,7 @@ func (g *Gateway) Chat(ctx context.Context, who tenancy.Principal, req Request, 
 		return out, err
 	}
 	defer permit.Release()
-	if t.route, err = g.Models.Route(req.Model); err != nil {
-		return out, err
-	}
-	if t.key, err = g.Keys.Choose(ctx, t.tenant, t.route.Provider.Name(), needsKey(t.route.Provider)); err != nil { // 2 key source
-		return out, err
-	}
-	if t.decision, err = g.decide(ctx, t); err != nil { // 4 policy
-		return out, err
-	}
-	if t.secret, err = g.Keys.Open(ctx, t.key, t.route.Provider.Name()); err != nil { // 6 the key itself
+	if err = g.choose(ctx, t); err != nil { // 2 key source, 4 policy, 6 the key itself
 		return out, err
 	}
 	if t.session, err = g.session(t); err != nil {
@@ -58,11 +49,7 @@ func (g *Gateway) Chat(ctx context.Context, who tenancy.Principal, req Request, 
 func (g *Gateway) converse(ctx context.Context, t *turn, sink Sink) error {
 	for {
 		t.step++
-		body, err := g.mask(t) // 8
-		if err != nil {
-			return err
-		}
-		answer, err := g.attempt(ctx, t, body, sink) // 9, 11
+		answer, err := g.ask(ctx, t, sink) // 8, 9, 11
 		if err != nil {
 			return err
 		}
@@ -98,7 +85,12 @@ type turn struct {
 	started  time.Time
 	req      Request
 	tenant   tenancy.Tenant
-	route    provider.Route
+	routes   []provider.Route // the ways to answer, in order
+	at       int              // which of them the turn is on
+	route    provider.Route   // that one
+	try      int              // attempts of the current model call
+	tries    int              // attempts of the whole request
+	shown    bool             // the current attempt has shown something to the caller
 	key      keyring.Choice
 	decision policy.Decision
 	rules    *policy.Revision // the organisation's policy this turn is decided by, from first to last; nil until decided

@@ -277,16 +277,7 @@ func (g *Gateway) resume(ctx context.Context, t *turn, run pausedRun, req Confir
 	if run.CostPico != nil {
 		t.cost = &costSum{pico: billing.Pico(*run.CostPico), known: true}
 	}
-	if t.route, err = g.Models.Route(r.Model); err != nil {
-		return err
-	}
-	if t.key, err = g.Keys.Choose(ctx, t.tenant, t.route.Provider.Name(), needsKey(t.route.Provider)); err != nil {
-		return err
-	}
-	if t.decision, err = g.decide(ctx, t); err != nil {
-		return err
-	}
-	if t.secret, err = g.Keys.Open(ctx, t.key, t.route.Provider.Name()); err != nil {
+	if err = g.choose(ctx, t); err != nil {
 		return err
 	}
 	if t.session, err = g.session(t); err != nil {

@@ -139,14 +139,14 @@ func (g *Gateway) offByRego(ctx context.Context, t tenancy.Tenant, live policy.R
 		if !allowsModel(live.Source.Settings, m.Name) {
 			continue
 		}
-		p, _ := g.Models.Provider(m.Provider)
-		key, err := g.Keys.Choose(ctx, t, m.Provider, needsKey(p))
+		p, _ := g.Models.Provider(m.Provider())
+		key, err := g.Keys.Choose(ctx, t, m.Provider(), needsKey(p))
 		if err != nil {
 			continue
 		}
 		d, err := g.Policy.DecideChat(ctx, policy.Input{
 			Time: g.Clock().In(g.zone(t.Org.TimeZone)), Tenant: t, Settings: live.Source.Settings, SettingsRevision: live.Number, Files: modules,
-			SourceSHA: live.SHA256, Surface: chat.SurfaceAgent, Model: m.Name, Provider: m.Provider, KeySource: string(key.Source),
+			SourceSHA: live.SHA256, Surface: chat.SurfaceAgent, Model: m.Name, Provider: m.Provider(), KeySource: string(key.Source),
 			Capabilities: g.capabilityInfo(),
 		})
 		if err == nil {
@@ -178,12 +178,12 @@ func (g *Gateway) ModelList(ctx context.Context, who tenancy.Principal, hint ten
 	settings := live.Source.Settings
 	var out []ModelState
 	for _, m := range g.Models.Models() {
-		s := ModelState{Name: m.Name, Provider: m.Provider, Available: true}
+		s := ModelState{Name: m.Name, Provider: m.Provider(), Available: true}
 		if !allowsModel(settings, m.Name) {
 			s.Available, s.Why = false, "model_not_allowed"
 		}
-		p, _ := g.Models.Provider(m.Provider)
-		key, err := g.Keys.Choose(ctx, t, m.Provider, needsKey(p))
+		p, _ := g.Models.Provider(m.Provider())
+		key, err := g.Keys.Choose(ctx, t, m.Provider(), needsKey(p))
 		if err == nil {
 			s.KeySource = string(key.Source)
 		} else if s.Available {

@@ -86,6 +86,7 @@ type Config struct {
 	Sealer    *keyring.Sealer
 	Redaction *redaction.Engine
 	Models    *provider.Catalogue
+	Health    *provider.Health
 	Registry  *dispatch.Registry
 	Prices    *billing.Catalogue
 	Journal   Journal
@@ -94,6 +95,10 @@ type Config struct {
 	Observer  Observer
 	Logger    *slog.Logger
 	Clock     func() time.Time
+
+	Attempts    int           // physical attempts of one request at most, retries and fallbacks together; 0: 3
+	RetryWithin time.Duration // no attempt begins later than this after the request did; 0: 60 s
+	RetryPause  time.Duration // longest pause before an attempt; a provider that asks for more is not waited for; 0: 5 s
 
 	DrainFor     time.Duration // how long an attempt is read on for its usage after the caller left; 0: 15 s
 	DrainBytes   int64         // and how many bytes of it; 0: 64 KiB
@@ -127,6 +132,9 @@ type threadKey struct {
 
 // New returns a ready Gateway.
 func New(c Config) *Gateway {
+	setDefault(&c.Attempts, 3)
+	setDefault(&c.RetryWithin, time.Minute)
+	setDefault(&c.RetryPause, 5*time.Second)
 	setDefault(&c.DrainFor, 15*time.Second)
 	setDefault(&c.DrainBytes, 64<<10)
 	setDefault(&c.PreviewTTL, 7*24*time.Hour)

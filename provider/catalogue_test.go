@@ -20,7 +20,7 @@ func (n named) Open(context.Context, Call) (Stream, error) {
 
 func TestRoute(t *testing.T) {
 	c, err := NewCatalogue([]Provider{named("one"), named("two")}, []Model{
-		{Name: "fast", Provider: "one", Upstream: "fast-2026"}, {Name: "claude-*", Provider: "one"}, {Name: "claude-haiku-*", Provider: "two"}, {Name: "claude-haiku-9", Provider: "one"},
+		{Name: "fast", Legs: []Leg{{Provider: "one", Upstream: "fast-2026"}}}, {Name: "claude-*", Legs: []Leg{{Provider: "one"}}}, {Name: "claude-haiku-*", Legs: []Leg{{Provider: "two"}}}, {Name: "claude-haiku-9", Legs: []Leg{{Provider: "one"}}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -58,15 +58,77 @@ func TestNewCatalogueRefuses(t *testing.T) {
 		models    []Model
 	}{
 		{"a provider twice", []Provider{named("one"), named("one")}, nil},
-		{"a provider nobody configured", []Provider{named("one")}, []Model{{Name: "m", Provider: "two"}}},
-		{"a model twice", []Provider{named("one")}, []Model{{Name: "m", Provider: "one"}, {Name: "m", Provider: "one"}}},
-		{"a model without a name", []Provider{named("one")}, []Model{{Provider: "one"}}},
-		{"a renamed pattern", []Provider{named("one")}, []Model{{Name: "m-*", Provider: "one", Upstream: "n"}}},
+		{"a provider nobody configured", []Provider{named("one")}, []Model{{Name: "m", Legs: []Leg{{Provider: "two"}}}}},
+		{"a model twice", []Provider{named("one")}, []Model{{Name: "m", Legs: []Leg{{Provider: "one"}}}, {Name: "m", Legs: []Leg{{Provider: "one"}}}}},
+		{"a model without a name", []Provider{named("one")}, []Model{{Legs: []Leg{{Provider: "one"}}}}},
+		{"a model without routes", []Provider{named("one")}, []Model{{Name: "m"}}},
+		{"a second leg nobody configured", []Provider{named("one")}, []Model{{Name: "m", Legs: []Leg{{Provider: "one"}, {Provider: "two"}}}}},
+		{"a negative weight", []Provider{named("one")}, []Model{{Name: "m", Legs: []Leg{{Provider: "one", Weight: -1}}}}},
+		{"a fallback nobody serves", []Provider{named("one")}, []Model{{Name: "m", Legs: []Leg{{Provider: "one"}}, Fallbacks: []string{"n"}}}},
+		{"a fallback to itself", []Provider{named("one")}, []Model{{Name: "m", Legs: []Leg{{Provider: "one"}}, Fallbacks: []string{"m"}}}},
+		{"a renamed pattern", []Provider{named("one")}, []Model{{Name: "m-*", Legs: []Leg{{Provider: "one", Upstream: "n"}}}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if _, err := NewCatalogue(tt.providers, tt.models); !fault.Is(err, fault.Invalid) {
 				t.Errorf("got %v", err)
 			}
 		})
+	}
+}
+
+// name says where a route goes, for comparisons.
+func (r Route) name() string { return r.Provider.Name() + "/" + r.Model + "/" + r.Instead }
+
+func TestRoutes(t *testing.T) {
+	one, two, three := Leg{Provider: "one"}, Leg{Provider: "two", Upstream: "b"}, Leg{Provider: "three"}
+	heavy, light := Leg{Provider: "one", Weight: 9}, Leg{Provider: "two", Weight: 1}
+	c, err := NewCatalogue([]Provider{named("one"), named("two"), named("three")}, []Model{
+		{Name: "plain", Legs: []Leg{one, two, three}}, {Name: "shared", Legs: []Leg{three, light, heavy}, Fallbacks: []string{"plain", "claude-x"}},
+		{Name: "claude-*", Legs: []Leg{one}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := func(model, sticky string) (out []string) {
+		t.Helper()
+		routes, err := c.Routes(model, sticky)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range routes {
+			if r.Requested != model {
+				t.Errorf("requested %q", r.Requested)
+			}
+			out = append(out, r.name())
+		}
+		return out
+	}
+	if got := strings.Join(names("plain", "t1"), " "); got != "one/plain/ two/b/ three/plain/" {
+		t.Error("in order:", got)
+	}
+	if _, err := c.Routes("gpt", ""); !fault.Is(err, fault.NotFound) {
+		t.Error(err)
+	}
+	first := map[string]int{}
+	for i := range 4000 {
+		sticky := "thread-" + string(rune('a'+i%26)) + strings.Repeat("x", i/26)
+		got := names("shared", sticky)
+		if again := names("shared", sticky); again[0] != got[0] {
+			t.Fatal("a thread moved")
+		}
+		if got[2] != "three/shared/" || strings.Join(got[3:], " ") != "one/plain/plain two/b/plain three/plain/plain one/claude-x/claude-x" {
+			t.Fatal(got)
+		}
+		first[got[0]]++
+	}
+	if n := first["two/shared/"]; n < 320 || n > 480 {
+		t.Errorf("a tenth of the weight got %d of 4000 threads", n)
+	}
+	drawn := map[string]bool{}
+	for range 400 {
+		drawn[names("shared", "")[0]] = true
+	}
+	if len(drawn) != 2 {
+		t.Errorf("without a thread the leg is drawn: %v", drawn)
 	}
 }

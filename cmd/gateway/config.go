@@ -57,14 +57,21 @@ type ProviderConfig struct {
 
 // ModelConfig maps a model name, or a prefix ending in *, to a provider.
 type ModelConfig struct {
-	Name   string        `yaml:"name"`   // a model's name, or a prefix ending in *
-	Routes []RouteConfig `yaml:"routes"` // exactly one
+	Name          string        `yaml:"name"`          // a model's name, or a prefix ending in *
+	Routes        []RouteConfig `yaml:"routes"`        // ways to reach it, in the order they are tried
+	Fallbacks     []string      `yaml:"fallbacks"`     // models tried, in order, when no route answers
+	Title         string        `yaml:"title"`         // what people see
+	ContextWindow int           `yaml:"contextWindow"` // tokens of prompt and answer together
+	MaxOutput     int           `yaml:"maxOutput"`     // tokens of an answer
+	Input         []string      `yaml:"input"`         // what may be sent: text, image, pdf, audio, video
+	Output        []string      `yaml:"output"`        // what comes back: text, image, audio, embedding
 }
 
 // RouteConfig is one way to reach a model.
 type RouteConfig struct {
 	Provider string `yaml:"provider"` // a name of providers
 	Model    string `yaml:"model"`    // the provider's own name; empty: the same
+	Weight   int    `yaml:"weight"`   // share of the threads among the routes that have one; 0: tried in order after those
 }
 
 // PlanConfig is a named set of limits.
@@ -92,6 +99,10 @@ type LimitsConfig struct {
 	Shutdown   time.Duration `yaml:"shutdown"`   // how long streams may go on after SIGTERM
 	FirstByte  time.Duration `yaml:"firstByte"`  // how long a provider may take to accept a request
 	Idle       time.Duration `yaml:"idle"`       // how long a provider's stream may be silent
+	Attempts   int           `yaml:"attempts"`   // calls of providers for one request at most, before the first byte of an answer
+	RetryFor   time.Duration `yaml:"retryFor"`   // no further call begins later than this after the request did
+	Trip       int           `yaml:"trip"`       // failures in a row after which a provider is left alone under a key
+	TripFor    time.Duration `yaml:"tripFor"`    // how long it then is
 	PreviewTTL time.Duration `yaml:"previewTTL"` // how long a preview waits for a person
 }
 
@@ -135,7 +146,7 @@ func defaults() Config {
 			"paying":    {RequestsPerMinute: 300, Concurrent: 32},
 			"lingering": {RequestsPerMinute: 60, Concurrent: 4},
 		},
-		Limits: LimitsConfig{MaxBodyMiB: 20, DrainFor: 15 * time.Second, DrainKiB: 64, Shutdown: 25 * time.Second, FirstByte: time.Minute, Idle: 90 * time.Second, PreviewTTL: 7 * 24 * time.Hour},
+		Limits: LimitsConfig{MaxBodyMiB: 20, DrainFor: 15 * time.Second, DrainKiB: 64, Shutdown: 25 * time.Second, FirstByte: time.Minute, Idle: 90 * time.Second, Attempts: 3, RetryFor: time.Minute, Trip: 5, TripFor: 15 * time.Second, PreviewTTL: 7 * 24 * time.Hour},
 		Policy: PolicyConfig{KeepDecisions: 7 * 24 * time.Hour},
 	}
 }
@@ -197,8 +208,8 @@ func (c *Config) complete(dev bool) error {
 		fail("models: route at least one, for example {name: \"claude-*\", routes: [{provider: anthropic}]}")
 	}
 	for i, m := range c.Models {
-		if len(m.Routes) != 1 {
-			fail("models[%d] (%s): give exactly one route", i, m.Name)
+		if len(m.Routes) == 0 {
+			fail("models[%d] (%s): give at least one route", i, m.Name)
 		}
 	}
 	if !dev {
@@ -214,13 +225,19 @@ func (c *Config) complete(dev bool) error {
 			}
 		}
 	}
-	for name, d := range map[string]time.Duration{"drainFor": c.Limits.DrainFor, "shutdown": c.Limits.Shutdown, "firstByte": c.Limits.FirstByte, "idle": c.Limits.Idle, "previewTTL": c.Limits.PreviewTTL} {
+	for name, d := range map[string]time.Duration{"drainFor": c.Limits.DrainFor, "shutdown": c.Limits.Shutdown, "firstByte": c.Limits.FirstByte, "idle": c.Limits.Idle, "retryFor": c.Limits.RetryFor, "tripFor": c.Limits.TripFor, "previewTTL": c.Limits.PreviewTTL} {
 		if d < 0 {
 			fail("limits.%s: cannot be negative", name)
 		}
 	}
 	if c.Policy.KeepDecisions < time.Hour {
 		fail("policy.keepDecisions: must be at least 1h; replaying a draft needs the decisions of the last days")
+	}
+	if c.Limits.Attempts < 1 || c.Limits.Attempts > 10 {
+		fail("limits.attempts: must be between 1 and 10")
+	}
+	if c.Limits.Trip < 1 {
+		fail("limits.trip: must be at least 1")
 	}
 	if c.Limits.DrainKiB < 0 {
 		fail("limits.drainKiB: cannot be negative")

@@ -350,7 +350,7 @@ func faultTable() []faultCase {
 		{name: "no first byte in time", faces: faultFaces, script: upstream.Script{Silent: true},
 			agent: 504, native: 504, code: "upstream_timeout", kind: "timeout_error", status: billing.StatusCut, basis: billing.Estimated, in: -1, estimate: true},
 
-		{name: "cut after the head", faces: streamed, script: faultCut(faultStream(), -1), opened: true,
+		{name: "cut after the head", faces: streamed, script: faultCut(faultStream(), -1),
 			agent: 502, native: 502, code: "stream_cut", kind: "api_error", status: billing.StatusCut, basis: billing.Estimated, in: -1, estimate: true},
 		{name: "cut within an event", faces: streamed, script: faultCut(faultStream(), faultStream().Pieces[3]+45), opened: true, spoke: true,
 			agent: 502, native: 502, code: "stream_cut", kind: "api_error", shown: shown, status: billing.StatusCut, basis: billing.Estimated, in: faultIn, out: guess, estimate: true},
@@ -367,7 +367,7 @@ func faultTable() []faultCase {
 		{name: "other error event in the middle", faces: streamed, script: faultThen(mid, broke), opened: true, spoke: true,
 			agent: 502, native: 502, code: "upstream_error", kind: "api_error", shown: shown, status: billing.StatusUpstreamError, basis: billing.Estimated,
 			in: faultIn, out: guess, estimate: true},
-		{name: "error event first", faces: streamed, script: upstream.Events(overload), opened: true,
+		{name: "error event first", faces: streamed, script: upstream.Events(overload),
 			agent: 503, native: 529, code: "upstream_overloaded", kind: "overloaded_error", status: billing.StatusUpstreamError, basis: billing.Zero},
 		{name: "silence in the middle", faces: streamed, script: faultHeld(mid), opened: true, spoke: true,
 			agent: 504, native: 504, code: "upstream_timeout", kind: "timeout_error", shown: shown, status: billing.StatusCut, basis: billing.Estimated, in: faultIn, out: guess, estimate: true},

@@ -59,6 +59,7 @@ func startService(t testing.TB, data string, change func(*Config)) *service {
 	cfg.Providers["anthropic"] = ProviderConfig{Kind: "anthropic", BaseURL: s.up.URL}
 	cfg.Plans = map[string]PlanConfig{"paying": {RequestsPerMinute: 1_000_000, Concurrent: 10_000}, "lingering": {RequestsPerMinute: 1_000_000, Concurrent: 10_000}}
 	cfg.Limits.DrainFor, cfg.Limits.Shutdown = 300*time.Millisecond, 2*time.Second
+	cfg.Limits.Attempts, cfg.Limits.Trip = 1, 1_000_000 // a test that is about retries says so; every other one sees each fault as it is
 	if change != nil {
 		change(&cfg)
 	}

@@ -149,7 +149,8 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 	turn := gateway.New(gateway.Config{
 		Tenants: tenants, Limiter: limiter, Revisions: settings, Policy: engine, Decisions: decisions, Project: engine, Keys: a.keys, Sealer: sealer, Redaction: hide, Models: models,
 		Registry: registry, Prices: prices, Journal: a.journal, Turns: a.stores.Turns, Pending: a.stores.Pending, Observer: observer{a.metrics},
-		Logger: log, Clock: clock, DrainFor: cfg.Limits.DrainFor, DrainBytes: cfg.Limits.DrainKiB << 10, PreviewTTL: cfg.Limits.PreviewTTL,
+		Logger: log, Clock: clock, Health: provider.NewHealth(provider.HealthConfig{Trip: cfg.Limits.Trip, Open: cfg.Limits.TripFor}, clock), Attempts: cfg.Limits.Attempts, RetryWithin: cfg.Limits.RetryFor,
+		DrainFor: cfg.Limits.DrainFor, DrainBytes: cfg.Limits.DrainKiB << 10, PreviewTTL: cfg.Limits.PreviewTTL,
 	})
 	var metricsHandler http.Handler
 	if cfg.Telemetry.MetricsListen == "" {
@@ -306,7 +307,12 @@ func catalogue(cfg Config, clock func() time.Time) (*provider.Catalogue, error) 
 	}
 	var models []provider.Model
 	for _, m := range cfg.Models {
-		models = append(models, provider.Model{Name: m.Name, Provider: m.Routes[0].Provider, Upstream: m.Routes[0].Model})
+		entry := provider.Model{Name: m.Name, Fallbacks: m.Fallbacks, Info: provider.Info{
+			Title: m.Title, ContextWindow: m.ContextWindow, MaxOutput: m.MaxOutput, Input: m.Input, Output: m.Output}}
+		for _, r := range m.Routes {
+			entry.Legs = append(entry.Legs, provider.Leg{Provider: r.Provider, Upstream: r.Model, Weight: r.Weight})
+		}
+		models = append(models, entry)
 	}
 	return provider.NewCatalogue(list, models)
 }
