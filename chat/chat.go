@@ -16,6 +16,12 @@ type Surface string
 const (
 	SurfaceAgent     Surface = "agent"
 	SurfaceAnthropic Surface = "anthropic"
+
+	SurfaceOpenAIChat       Surface = "openai-chat"
+	SurfaceOpenAIResponses  Surface = "openai-responses"
+	SurfaceOpenAIEmbeddings Surface = "openai-embeddings"
+
+	SurfaceGemini Surface = "gemini"
 )
 
 // Protocol names a wire format of request bodies and streams.
@@ -23,6 +29,19 @@ type Protocol string
 
 // AnthropicMessages is the Anthropic Messages API.
 const AnthropicMessages Protocol = "anthropic.messages"
+
+// The APIs of OpenAI, which many other providers speak too.
+const (
+	OpenAIChat       Protocol = "openai.chat"
+	OpenAIResponses  Protocol = "openai.responses"
+	OpenAIEmbeddings Protocol = "openai.embeddings"
+)
+
+// The APIs of Google and Amazon.
+const (
+	GeminiGenerate  Protocol = "gemini.generateContent"
+	BedrockConverse Protocol = "bedrock.converse"
+)
 
 // Role is who speaks.
 type Role string
@@ -44,6 +63,11 @@ const (
 	PartToolCall   PartKind = "tool_call"
 	PartToolResult PartKind = "tool_result"
 	PartOther      PartKind = "other" // anything else; Raw only
+
+	PartImage   PartKind = "image"   // Media
+	PartFile    PartKind = "file"    // Media: a document
+	PartAudio   PartKind = "audio"   // Media
+	PartRefusal PartKind = "refusal" // Text: the model declines, in its own words
 )
 
 // Part is one piece of a message, in order.
@@ -55,6 +79,12 @@ type Part struct {
 	Input  json.RawMessage `json:"input,omitempty"`  // tool_call: the arguments, as the model wrote them
 	Failed bool            `json:"failed,omitempty"` // tool_result
 	Raw    json.RawMessage `json:"raw,omitempty"`    // the producer's own block, replayed verbatim to the same producer when present
+
+	Producer  Protocol `json:"producer,omitempty"`  // whose form Raw and Signature have; empty is AnthropicMessages
+	Signature string   `json:"signature,omitempty"` // opaque proof of thinking or of a tool call; bound to its producer
+	Media     *Media   `json:"media,omitempty"`     // image, file, audio
+	Parts     []Part   `json:"parts,omitempty"`     // tool_result: its content when it is more than text
+	Mark      TTL      `json:"mark,omitempty"`      // a mark of the prompt cache after this part
 }
 
 // Message is one turn of speech.
@@ -73,6 +103,7 @@ type Tool struct {
 	Name        string          // wire name
 	Description string          //
 	InputSchema json.RawMessage // JSON Schema, an object, deterministic bytes
+	Strict      *bool           // whether the provider itself must hold the input to the schema; nil: its default
 }
 
 // TTL is the lifetime class of a prompt-cache mark.
@@ -120,6 +151,27 @@ type Usage struct {
 	Output       int64 `json:"output"`
 	Reasoning    int64 `json:"reasoning"`
 	Searches     int64 `json:"searches"` // provider-side web searches, a count
+
+	InputAudio  int64 `json:"inputAudio,omitempty"`  // a part of the input, whichever bucket that is in
+	OutputAudio int64 `json:"outputAudio,omitempty"` // a part of Output
+
+	InputImage     int64 `json:"inputImage,omitempty"`     // a part of the input, whichever bucket that is in
+	OutputImage    int64 `json:"outputImage,omitempty"`    // a part of Output
+	CacheReadAudio int64 `json:"cacheReadAudio,omitempty"` // a part of both CacheRead and InputAudio
+	CacheReadImage int64 `json:"cacheReadImage,omitempty"` // a part of both CacheRead and InputImage
+	Citation       int64 `json:"citation,omitempty"`       // a part of Output
+
+	Terms Terms `json:"terms,omitzero"`
+}
+
+// Terms are how a provider says it served one attempt, where that changes the price. What was asked for does not count: a provider may
+// serve a priority request at its ordinary tier. Values are the provider's words; empty is not told.
+type Terms struct {
+	ServiceTier string `json:"serviceTier,omitempty"` // default, priority, flex, batch, provisioned
+	Speed       string `json:"speed,omitempty"`       // fast
+	Geo         string `json:"geo,omitempty"`         // where inference ran, when that was promised
+	Endpoint    string `json:"endpoint,omitempty"`    // regional, where a provider charges by the endpoint's kind
+	Cost        string `json:"cost,omitempty"`        // what the provider itself says the attempt cost, a decimal in USD
 }
 
 // InputTotal is all tokens of the prompt, cached or not.
@@ -128,9 +180,11 @@ func (u Usage) InputTotal() int64 { return u.Input + u.CacheRead + u.CacheWrite5
 // CacheWrite is all tokens written to the prompt cache.
 func (u Usage) CacheWrite() int64 { return u.CacheWrite5m + u.CacheWrite1h }
 
-// Add returns the sum of two attempts' usage.
+// Add returns the sum of two attempts' usage. Terms belong to one attempt, so a sum has none.
 func (u Usage) Add(v Usage) Usage {
-	return Usage{u.Input + v.Input, u.CacheRead + v.CacheRead, u.CacheWrite5m + v.CacheWrite5m, u.CacheWrite1h + v.CacheWrite1h, u.Output + v.Output, u.Reasoning + v.Reasoning, u.Searches + v.Searches}
+	return Usage{u.Input + v.Input, u.CacheRead + v.CacheRead, u.CacheWrite5m + v.CacheWrite5m, u.CacheWrite1h + v.CacheWrite1h, u.Output + v.Output, u.Reasoning + v.Reasoning, u.Searches + v.Searches,
+		u.InputAudio + v.InputAudio, u.OutputAudio + v.OutputAudio, u.InputImage + v.InputImage, u.OutputImage + v.OutputImage,
+		u.CacheReadAudio + v.CacheReadAudio, u.CacheReadImage + v.CacheReadImage, u.Citation + v.Citation, Terms{}}
 }
 
 // Stop is why the model stopped, in our words.
@@ -159,13 +213,15 @@ const (
 	EventBlockStart                  // Index, Block; CallID and Name for tool calls
 	EventText                        // Index, Text: an increment
 	EventThinking                    // Index, Text: an increment
-	EventSignature                   // Index; opaque, Wire only
+	EventSignature                   // Index; opaque: Wire, and Signature where the decoder reads it
 	EventToolInput                   // Index, Text: an increment of the arguments' JSON
 	EventBlockStop                   // Index
 	EventStop                        // Stop, StopRaw, Usage
 	EventEnd                         // the protocol's terminal event
 	EventPing                        // keep-alive
 	EventWhole                       // Message, Stop, Usage, MessageID, Model; Wire is the whole JSON body
+	EventRefusal                     // Index, Text: an increment of a refusal
+	EventUsage                       // Usage alone, also after the stop
 )
 
 // Event is one event of a provider's answer. Wire and the strings may alias the stream's buffer only until the next
@@ -173,6 +229,7 @@ const (
 type Event struct {
 	Kind      EventKind
 	Index     int
+	Choice    int      // which of several answers to one request this belongs to, from 0; indexes are unique over all of them
 	Block     PartKind // BlockStart
 	Text      string
 	CallID    string
@@ -184,6 +241,7 @@ type Event struct {
 	Usage     *Usage   // cumulative so far: the last value wins, never add
 	Message   *Message // Whole
 	More      bool     // a further event is here already, so nobody need hurry to pass this one on alone
+	Signature string   // EventSignature and EventBlockStart of a tool call, where the protocol's decoder reads it
 	WireName  string   // SSE event name as the provider sent it
 	Wire      []byte   // SSE data as the provider sent it, or the whole JSON body
 }

@@ -74,6 +74,8 @@ type UpstreamDetail struct {
 	Status   int    // HTTP status of the provider, 0 when the error came inside a stream
 	Type     string // the provider's own error type, such as overloaded_error
 	Message  string // the provider's own sentence, without our credentials
+	Code     string // the provider's own error code, where it has one besides the type
+	Param    string // the field of the request the provider complains of, in its own notation
 }
 
 // Error is the one error type of the gateway.

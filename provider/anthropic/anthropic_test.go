@@ -291,3 +291,31 @@ func BenchmarkTurn(b *testing.B) {
 		s.Close()
 	}
 }
+
+func TestCountTokens(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		script upstream.Script
+		want   int64
+		code   string
+	}{
+		{"a count", upstream.Script{Body: []byte(`{"input_tokens":17}`), Header: http.Header{"Content-Type": {"application/json"}}}, 17, ""},
+		{"no count", upstream.Script{Body: []byte(`{}`)}, 0, "upstream_error"},
+		{"no JSON", upstream.Script{Body: []byte(`<html>`)}, 0, "upstream_error"},
+		{"rate limited", upstream.Failure(429, "rate_limit_error", "Slow down"), 0, "upstream_rate_limited"},
+		{"silence", upstream.Script{Silent: true}, 0, "upstream_timeout"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			up := upstream.Start(t)
+			up.Push(c.script)
+			p := open(t, Config{BaseURL: up.URL, TTFB: 200 * time.Millisecond, IdleTimeout: 200 * time.Millisecond})
+			n, err := p.CountTokens(t.Context(), provider.Call{Key: key(), Body: providertest.Body(t, false)})
+			if c.code == "" && (err != nil || n != c.want) || c.code != "" && fault.From(err).Code != c.code {
+				t.Errorf("%d, %v", n, err)
+			}
+			if got := up.Requests()[0]; got.Path != "/v1/messages/count_tokens" || got.Header.Get("X-Api-Key") != key().Reveal() {
+				t.Errorf("%s %v", got.Path, got.Header)
+			}
+		})
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,12 +42,25 @@ type Open func(t *testing.T, upstreamURL string) provider.Provider
 // It also fails when goroutines are left behind.
 func Run(t *testing.T, open Open, pick func(fixtures.Fixture) bool) {
 	t.Helper()
+	RunDialect(t, open, pick, Messages())
+}
+
+// RunDialect is Run for a provider of any protocol. pick must choose fixtures of that protocol.
+func RunDialect(t *testing.T, open Open, pick func(fixtures.Fixture) bool, d Dialect) {
+	t.Helper()
 	ignore := goleak.IgnoreCurrent()
-	t.Run("fixtures", func(t *testing.T) { testFixtures(t, open, chosen(t, pick)) })
-	t.Run("cut", func(t *testing.T) { testCut(t, open, chosen(t, pick)) })
-	t.Run("faults", func(t *testing.T) { testFaults(t, open) })
-	t.Run("requests", func(t *testing.T) { testRequests(t, open) })
+	s := suite{open, d}
+	t.Run("fixtures", func(t *testing.T) { s.testFixtures(t, chosen(t, pick)) })
+	t.Run("cut", func(t *testing.T) { s.testCut(t, chosen(t, pick)) })
+	t.Run("faults", s.testFaults)
+	t.Run("requests", s.testRequests)
 	goleak.VerifyNone(t, ignore)
+}
+
+// suite is the conformance suite for one provider.
+type suite struct {
+	open Open
+	d    Dialect
 }
 
 func chosen(t *testing.T, pick func(fixtures.Fixture) bool) []fixtures.Fixture {
@@ -80,8 +94,14 @@ func Body(t testing.TB, stream bool) redaction.Masked {
 	return Masked(t, []byte(raw))
 }
 
-// Masked passes a body through a masking session that changes nothing.
+// Masked passes a body of the Messages API through a masking session that changes nothing.
 func Masked(t testing.TB, raw []byte) redaction.Masked {
+	t.Helper()
+	return MaskedAs(t, chat.AnthropicMessages, raw)
+}
+
+// MaskedAs is Masked for a body of protocol p.
+func MaskedAs(t testing.TB, p chat.Protocol, raw []byte) redaction.Masked {
 	t.Helper()
 	engine, err := redaction.New(bytes.Repeat([]byte{7}, 32))
 	if err != nil {
@@ -91,16 +111,16 @@ func Masked(t testing.TB, raw []byte) redaction.Masked {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := engine.Session(redaction.Scope{Org: tenancy.MustOrgID("acme.example"), Thread: "t"}, off).Mask(chat.AnthropicMessages, raw)
+	m, err := engine.Session(redaction.Scope{Org: tenancy.MustOrgID("acme.example"), Thread: "t"}, off).Mask(p, raw)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return m
 }
 
-func call(t testing.TB, stream bool) provider.Call {
+func (k suite) call(t testing.TB, stream bool) provider.Call {
 	return provider.Call{
-		Attempt: "run-1", Model: "claude-sonnet-4-6", Key: keyring.NewSecret(keyValue), Body: Body(t, stream), Stream: stream,
+		Attempt: "run-1", Model: k.d.Model, Key: keyring.NewSecret(keyValue), Body: MaskedAs(t, k.d.Protocol, []byte(k.d.Body(stream))), Stream: stream,
 		Forward: http.Header{
 			"Anthropic-Version": {"2026-10-21"}, "Anthropic-Beta": {"a,b", "c"},
 			"Authorization": {"Bearer client"}, "Cookie": {"client=1"}, "X-Stainless-Lang": {"go"}, "Accept-Encoding": {"gzip"},
@@ -111,13 +131,15 @@ func call(t testing.TB, stream bool) provider.Call {
 // answer is a stream in normal form.
 type answer struct {
 	ID, Model, Text, Reasoning string
+	Refusal, Signature         string
+	Alternatives               []string // text of further choices
 	Calls                      []toolCall
 	Stop                       chat.Stop
 	StopRaw                    string
 	Ended                      bool // the terminal event came
 }
 
-type toolCall struct{ ID, Name, Input string }
+type toolCall struct{ ID, Name, Input, Signature string }
 
 // collect reads a stream to its end and closes it.
 func collect(s provider.Stream) (answer, error) {
@@ -132,13 +154,26 @@ func collect(s provider.Stream) (answer, error) {
 		if err != nil {
 			return a, err
 		}
+		if ev.Choice > 0 {
+			for len(a.Alternatives) < ev.Choice {
+				a.Alternatives = append(a.Alternatives, "")
+			}
+			if ev.Kind == chat.EventText {
+				a.Alternatives[ev.Choice-1] += ev.Text
+			}
+			continue
+		}
 		switch ev.Kind {
 		case chat.EventStart:
 			a.ID, a.Model = ev.MessageID, ev.Model
+		case chat.EventRefusal:
+			a.Refusal += ev.Text
+		case chat.EventSignature:
+			a.Signature = ev.Signature
 		case chat.EventBlockStart:
 			if ev.Block == chat.PartToolCall {
 				calls[ev.Index] = len(a.Calls)
-				a.Calls = append(a.Calls, toolCall{ID: ev.CallID, Name: ev.Name})
+				a.Calls = append(a.Calls, toolCall{ID: ev.CallID, Name: ev.Name, Signature: ev.Signature})
 			}
 			if ev.Block == chat.PartText {
 				a.Text += ev.Text
@@ -161,7 +196,7 @@ func collect(s provider.Stream) (answer, error) {
 	}
 }
 
-func testFixtures(t *testing.T, open Open, all []fixtures.Fixture) {
+func (k suite) testFixtures(t *testing.T, all []fixtures.Fixture) {
 	for _, f := range all {
 		t.Run(f.Name(), func(t *testing.T) {
 			for _, mode := range []struct {
@@ -173,12 +208,12 @@ func testFixtures(t *testing.T, open Open, all []fixtures.Fixture) {
 				{"sevens", func(s *upstream.Script) { s.Pieces, s.PieceSize = nil, 7 }},
 			} {
 				t.Run(mode.name, func(t *testing.T) {
-					up := upstream.Start(t)
+					up := k.start(t)
 					script := upstream.FromFixture(f)
 					mode.cut(&script)
 					up.Push(script)
-					p := open(t, up.URL)
-					s, err := p.Open(t.Context(), call(t, true))
+					p := k.open(t, up.URL)
+					s, err := p.Open(t.Context(), k.call(t, true))
 					if f.Failed() {
 						checkStatus(t, p, s, err, f)
 						return
@@ -214,14 +249,18 @@ func checkStatus(t *testing.T, p provider.Provider, s provider.Stream, err error
 	if fe.RetryAfter != time.Duration(want.RetryAfterSeconds)*time.Second {
 		t.Errorf("retry after %v, want %d s", fe.RetryAfter, want.RetryAfterSeconds)
 	}
-	if kind, code := statusWord(want.Status); fe.Kind != kind || fe.Code != code || fe.Public == "" {
+	kind, code := statusWord(want.Status)
+	if want.Status == 429 && want.Retryable != nil && !*want.Retryable { // the account is out of credit: asking again is no use
+		kind, code = statusWord(402)
+	}
+	if fe.Kind != kind || fe.Code != code || fe.Public == "" {
 		t.Errorf("%v %s %q, want %v %s", fe.Kind, fe.Code, fe.Public, kind, code)
 	}
 }
 
 func statusWord(status int) (fault.Kind, string) {
 	switch status {
-	case 401, 403:
+	case 401, 402, 403:
 		return fault.Forbidden, "provider_key_rejected"
 	case 429:
 		return fault.RateLimited, "upstream_rate_limited"
@@ -251,15 +290,25 @@ func checkAnswer(t *testing.T, p provider.Provider, s provider.Stream, got answe
 	if got.Text != want.Text || got.Reasoning != want.Reasoning {
 		t.Errorf("text %q, reasoning %q; want %q, %q", got.Text, got.Reasoning, want.Text, want.Reasoning)
 	}
-	if got.ID != str(want.ID) || got.Model != str(want.Model) || got.StopRaw != str(want.StopRaw) || got.Stop != stopWord(str(want.Stop)) {
+	if want.ID != nil && got.ID != *want.ID || want.Model != nil && got.Model != *want.Model || got.StopRaw != str(want.StopRaw) || got.Stop != stopWord(str(want.Stop)) {
 		t.Errorf("id %q, model %q, stop %q (%q); want %q, %q, %q (%q)", got.ID, got.Model, got.Stop, got.StopRaw, str(want.ID), str(want.Model), str(want.Stop), str(want.StopRaw))
+	}
+	refusal := ""
+	if want.Refusal != nil {
+		refusal = want.Refusal.Text
+	}
+	if got.Refusal != refusal || !slices.Equal(got.Alternatives, want.Alternatives) {
+		t.Errorf("refusal %q, alternatives %q; want %q, %q", got.Refusal, got.Alternatives, refusal, want.Alternatives)
+	}
+	if want.Signature != nil && got.Signature != "" && got.Signature != *want.Signature { // a decoder may keep it in Wire alone
+		t.Errorf("signature %q, want %q", got.Signature, *want.Signature)
 	}
 	if len(got.Calls) != len(want.ToolCalls) {
 		t.Fatalf("%d tool calls, want %d", len(got.Calls), len(want.ToolCalls))
 	}
 	for i, c := range got.Calls {
 		w := want.ToolCalls[i]
-		if c.ID != w.ID || c.Name != w.Name || w.ArgumentsRaw != nil && c.Input != *w.ArgumentsRaw {
+		if w.ID != "" && c.ID != w.ID || c.ID == "" || c.Name != w.Name || w.ArgumentsRaw != nil && c.Input != *w.ArgumentsRaw {
 			t.Errorf("call %d: %+v, want %s %s %s", i, c, w.ID, w.Name, str(w.ArgumentsRaw))
 		}
 		if c.Input == "" {
@@ -280,6 +329,9 @@ func checkUsage(t *testing.T, s provider.Stream, want *fixtures.Usage) {
 	u, told := s.Usage()
 	if told != (want != nil) {
 		t.Fatalf("usage told: %v", told)
+	}
+	if want == nil {
+		return
 	}
 	for _, c := range []struct {
 		name string
@@ -317,14 +369,14 @@ func str(s *string) string {
 
 // testCut ends each stream at every event boundary and inside every event before the terminal one, cleanly and by
 // breaking the connection: it must never look complete.
-func testCut(t *testing.T, open Open, all []fixtures.Fixture) {
+func (k suite) testCut(t *testing.T, all []fixtures.Fixture) {
 	for _, f := range all {
 		if f.Failed() || f.Expect.Error != nil {
 			continue
 		}
 		t.Run(f.Name(), func(t *testing.T) {
-			up := upstream.Start(t)
-			p := open(t, up.URL)
+			up := k.start(t)
+			p := k.open(t, up.URL)
 			for _, at := range boundaries(f.Body) {
 				for _, broken := range []bool{false, true} {
 					script := upstream.FromFixture(f)
@@ -338,7 +390,7 @@ func testCut(t *testing.T, open Open, all []fixtures.Fixture) {
 						script.Body = f.Body[:at]
 					}
 					up.Push(script)
-					s, err := p.Open(t.Context(), call(t, true))
+					s, err := p.Open(t.Context(), k.call(t, true))
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -378,8 +430,8 @@ func boundaries(body []byte) []int {
 	return at
 }
 
-func testFaults(t *testing.T, open Open) {
-	start := `{"type":"message_start","message":{"id":"m","model":"x","usage":{"input_tokens":5,"output_tokens":1}}}`
+func (k suite) testFaults(t *testing.T) {
+	start := k.d.Begin
 	for _, c := range []struct {
 		name   string
 		script upstream.Script
@@ -387,34 +439,34 @@ func testFaults(t *testing.T, open Open) {
 		code   string
 		check  func(*fault.Error) bool
 	}{
-		{name: "401", script: upstream.Failure(401, "authentication_error", "invalid x-api-key "+keyValue), kind: fault.Forbidden, code: "provider_key_rejected"},
-		{name: "403", script: upstream.Failure(403, "permission_error", "no"), kind: fault.Forbidden, code: "provider_key_rejected"},
-		{name: "404", script: upstream.Failure(404, "not_found_error", "model: x"), kind: fault.Invalid, code: "upstream_rejected", check: func(e *fault.Error) bool { return e.Upstream.Message == "model: x" }},
-		{name: "413", script: upstream.Failure(413, "request_too_large", "no"), kind: fault.Invalid, code: "upstream_rejected"},
-		{name: "429 with seconds", script: with(upstream.Failure(429, "rate_limit_error", "slow"), "Retry-After", "7"), kind: fault.RateLimited, code: "upstream_rate_limited", check: func(e *fault.Error) bool { return e.RetryAfter == 7*time.Second }},
-		{name: "429 without a time", script: upstream.Failure(429, "rate_limit_error", "spend"), kind: fault.RateLimited, code: "upstream_rate_limited", check: func(e *fault.Error) bool { return e.RetryAfter == 0 }},
-		{name: "429 with milliseconds", script: with(with(upstream.Failure(429, "rate_limit_error", "slow"), "Retry-After", "7"), "Retry-After-Ms", "1500"), kind: fault.RateLimited, code: "upstream_rate_limited", check: func(e *fault.Error) bool { return e.RetryAfter == 1500*time.Millisecond }},
-		{name: "500", script: upstream.Failure(500, "api_error", "oops"), kind: fault.Upstream, code: "upstream_error"},
+		{name: "401", script: k.d.failure(401, "authentication_error", "invalid x-api-key "+keyValue), kind: fault.Forbidden, code: "provider_key_rejected"},
+		{name: "403", script: k.d.failure(403, "permission_error", "no"), kind: fault.Forbidden, code: "provider_key_rejected"},
+		{name: "404", script: k.d.failure(404, "not_found_error", "model: x"), kind: fault.Invalid, code: "upstream_rejected", check: func(e *fault.Error) bool { return e.Upstream.Message == "model: x" }},
+		{name: "413", script: k.d.failure(413, "request_too_large", "no"), kind: fault.Invalid, code: "upstream_rejected"},
+		{name: "429 with seconds", script: with(k.d.failure(429, "rate_limit_error", "slow"), "Retry-After", "7"), kind: fault.RateLimited, code: "upstream_rate_limited", check: func(e *fault.Error) bool { return e.RetryAfter == 7*time.Second }},
+		{name: "429 without a time", script: k.d.failure(429, "rate_limit_error", "spend"), kind: fault.RateLimited, code: "upstream_rate_limited", check: func(e *fault.Error) bool { return e.RetryAfter == 0 }},
+		{name: "429 with milliseconds", script: with(with(k.d.failure(429, "rate_limit_error", "slow"), "Retry-After", "7"), "Retry-After-Ms", "1500"), kind: fault.RateLimited, code: "upstream_rate_limited", check: func(e *fault.Error) bool { return e.RetryAfter == 1500*time.Millisecond }},
+		{name: "500", script: k.d.failure(500, "api_error", "oops"), kind: fault.Upstream, code: "upstream_error"},
 		{name: "502 that is no JSON", script: upstream.Script{Status: 502, Body: []byte("<html>" + keyValue)}, kind: fault.Upstream, code: "upstream_error"},
 		{name: "503", script: upstream.Script{Status: 503}, kind: fault.Unavailable, code: "upstream_overloaded"},
 		{name: "504", script: upstream.Script{Status: 504}, kind: fault.Timeout, code: "upstream_timeout"},
-		{name: "529", script: upstream.Failure(529, "overloaded_error", "Overloaded"), kind: fault.Unavailable, code: "upstream_overloaded"},
+		{name: "529", script: k.d.failure(529, "overloaded_error", "Overloaded"), kind: fault.Unavailable, code: "upstream_overloaded"},
 		{name: "redirect", script: with(upstream.Script{Status: 307}, "Location", "/elsewhere"), kind: fault.Upstream, code: "upstream_error"},
 		{name: "endless error body", script: upstream.Script{Status: 500, Body: bytes.Repeat([]byte("x"), 1<<20)}, kind: fault.Upstream, code: "upstream_error"},
 		{name: "silent error body", script: upstream.Script{Status: 500, Body: []byte("{"), HoldOpen: true}, kind: fault.Upstream, code: "upstream_error"},
 		{name: "no head in time", script: upstream.Script{Silent: true}, kind: fault.Timeout, code: "upstream_timeout"},
-		{name: "silence in the body", script: hold(upstream.Events(start)), kind: fault.Timeout, code: "upstream_timeout"},
-		{name: "connection broken in the head's wake", script: upstream.Script{Header: http.Header{"Content-Type": {"text/event-stream"}}, CutAfter: -1}, kind: fault.Upstream, code: "stream_cut"},
-		{name: "error event", script: upstream.Events(start, `{"type":"error","error":{"type":"api_error","message":"see `+keyValue+`"}}`), kind: fault.Upstream, code: "upstream_error", check: func(e *fault.Error) bool { return e.Upstream.Type == "api_error" && e.Upstream.Status == 0 }},
-		{name: "overloaded event", script: upstream.Events(start, `{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}`), kind: fault.Unavailable, code: "upstream_overloaded"},
-		{name: "broken JSON", script: upstream.Script{Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: []byte("event: message_delta\ndata: {\"type\":\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n")}, kind: fault.Upstream, code: "upstream_error"},
+		{name: "silence in the body", script: hold(k.d.Events(start)), kind: fault.Timeout, code: "upstream_timeout"},
+		{name: "connection broken in the head's wake", script: upstream.Script{Header: k.d.streamHeader(), CutAfter: -1}, kind: fault.Upstream, code: "stream_cut"},
+		{name: "error event", script: k.d.Events(start, k.d.Broken("api_error", "see "+keyValue)), kind: fault.Upstream, code: "upstream_error", check: func(e *fault.Error) bool { return e.Upstream.Type == "api_error" && e.Upstream.Status == 0 }},
+		{name: "overloaded event", script: k.d.Events(start, k.d.Broken(k.d.Overloaded, "Overloaded")), kind: fault.Unavailable, code: "upstream_overloaded"},
+		{name: "broken JSON", script: upstream.Script{Header: k.d.streamHeader(), Body: append([]byte(k.d.Unreadable), k.d.Stream(1, 1, "x").Body...)}, kind: fault.Upstream, code: "upstream_error"},
 		{name: "a whole answer where a stream was asked for", script: upstream.Script{Header: http.Header{"Content-Type": {"application/json"}}, Body: []byte(`{}`)}, kind: fault.Upstream, code: "upstream_error"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			up := upstream.Start(t)
+			up := k.start(t)
 			up.Push(c.script)
-			p := open(t, up.URL)
-			s, err := p.Open(t.Context(), call(t, true))
+			p := k.open(t, up.URL)
+			s, err := p.Open(t.Context(), k.call(t, true))
 			if err == nil {
 				_, err = collect(s)
 			}
@@ -441,27 +493,27 @@ func testFaults(t *testing.T, open Open) {
 		})
 	}
 	t.Run("connection refused", func(t *testing.T) {
-		_, err := open(t, upstream.Refused(t)).Open(t.Context(), call(t, true))
+		_, err := k.open(t, upstream.Refused(t)).Open(t.Context(), k.call(t, true))
 		if fe := fault.From(err); err == nil || fe.Kind != fault.Upstream || fe.Code != "upstream_unreachable" {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("caller gone before", func(t *testing.T) {
-		up := upstream.Start(t)
+		up := k.start(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := open(t, up.URL).Open(ctx, call(t, true))
+		_, err := k.open(t, up.URL).Open(ctx, k.call(t, true))
 		checkCanceled(t, err)
 		if n := len(up.Requests()); n != 0 {
 			t.Errorf("%d requests were sent for a caller who had left", n)
 		}
 	})
 	t.Run("caller leaves before the head", func(t *testing.T) {
-		up := upstream.Start(t)
+		up := k.start(t)
 		up.Push(upstream.Script{Silent: true})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		p, c := open(t, up.URL), call(t, true)
+		p, c := k.open(t, up.URL), k.call(t, true)
 		ended := make(chan error, 1)
 		go func() {
 			_, err := p.Open(ctx, c)
@@ -473,11 +525,11 @@ func testFaults(t *testing.T, open Open) {
 		up.AwaitCanceled(t, 1)
 	})
 	t.Run("caller leaves in the stream", func(t *testing.T) {
-		up := upstream.Start(t)
-		up.Push(hold(upstream.Events(start)))
+		up := k.start(t)
+		up.Push(hold(k.d.Events(start)))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		s, err := open(t, up.URL).Open(ctx, call(t, true))
+		s, err := k.open(t, up.URL).Open(ctx, k.call(t, true))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -489,14 +541,14 @@ func testFaults(t *testing.T, open Open) {
 		_, err = s.Next()
 		checkCanceled(t, err)
 		up.AwaitCanceled(t, 1)
-		if u, told := s.Usage(); !told || u.Input != 5 {
+		if u, told := s.Usage(); !k.d.LateUsage && (!told || u.Input != 5) {
 			t.Errorf("usage told before the caller left is lost: %+v, %v", u, told)
 		}
 	})
 	t.Run("close cancels and does not wait", func(t *testing.T) {
-		up := upstream.Start(t)
-		up.Push(hold(upstream.Events(start)))
-		s, err := open(t, up.URL).Open(t.Context(), call(t, true))
+		up := k.start(t)
+		up.Push(hold(k.d.Events(start)))
+		s, err := k.open(t, up.URL).Open(t.Context(), k.call(t, true))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -522,11 +574,11 @@ func testFaults(t *testing.T, open Open) {
 		}
 	})
 	t.Run("slow but steady", func(t *testing.T) {
-		up := upstream.Start(t)
-		script := upstream.Stream("m", 5, 9, "a", "b", "c", "d", "e")
+		up := k.start(t)
+		script := k.d.Stream(5, 9, "a", "b", "c", "d", "e")
 		script.Delay = Patience / 8
 		up.Push(script)
-		s, err := open(t, up.URL).Open(t.Context(), call(t, true))
+		s, err := k.open(t, up.URL).Open(t.Context(), k.call(t, true))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -572,11 +624,11 @@ func checkNoKey(t *testing.T, fe *fault.Error) {
 	}
 }
 
-func testRequests(t *testing.T, open Open) {
+func (k suite) testRequests(t *testing.T) {
 	t.Run("what is sent", func(t *testing.T) {
-		up := upstream.Start(t)
-		p := open(t, up.URL)
-		c := call(t, true)
+		up := k.start(t)
+		p := k.open(t, up.URL)
+		c := k.call(t, true)
 		s, err := p.Open(t.Context(), c)
 		if err != nil {
 			t.Fatal(err)
@@ -585,7 +637,7 @@ func testRequests(t *testing.T, open Open) {
 			t.Fatalf("%+v, %v", got, err)
 		}
 		r := up.Requests()[0]
-		if !bytes.Equal(r.Body, c.Body.Bytes()) {
+		if !k.d.Translates && !bytes.Equal(r.Body, c.Body.Bytes()) {
 			t.Errorf("sent %s", r.Body)
 		}
 		for _, k := range []string{"Authorization", "Cookie", "X-Stainless-Lang"} {
@@ -607,8 +659,8 @@ func testRequests(t *testing.T, open Open) {
 		}
 	})
 	t.Run("whole answer", func(t *testing.T) {
-		up := upstream.Start(t)
-		s, err := open(t, up.URL).Open(t.Context(), call(t, false))
+		up := k.start(t)
+		s, err := k.open(t, up.URL).Open(t.Context(), k.call(t, false))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -620,18 +672,18 @@ func testRequests(t *testing.T, open Open) {
 		if _, err := s.Next(); err != io.EOF {
 			t.Errorf("after the answer: %v", err)
 		}
-		if u, told := s.Usage(); !told || u.Output == 0 || u != up.Requests()[0].Billed {
-			t.Errorf("usage %+v, the upstream billed %+v", u, up.Requests()[0].Billed)
+		if u, told := s.Usage(); !told || u.Output == 0 || u != k.d.Billed {
+			t.Errorf("usage %+v, the upstream billed %+v", u, k.d.Billed)
 		}
 	})
 	t.Run("whole answer cut", func(t *testing.T) {
-		up := upstream.Start(t)
-		up.Answer(func(r upstream.Request) upstream.Script {
-			s := upstream.Answer(r, "Hello.")
+		up := k.start(t)
+		up.Answer(func(upstream.Request) upstream.Script {
+			s := k.d.Whole
 			s.CutAfter = len(s.Body) / 2
 			return s
 		})
-		s, err := open(t, up.URL).Open(t.Context(), call(t, false))
+		s, err := k.open(t, up.URL).Open(t.Context(), k.call(t, false))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -640,10 +692,10 @@ func testRequests(t *testing.T, open Open) {
 		}
 	})
 	t.Run("no key", func(t *testing.T) {
-		up := upstream.Start(t)
-		c := call(t, true)
+		up := k.start(t)
+		c := k.call(t, true)
 		c.Key = keyring.Secret{}
-		p := open(t, up.URL)
+		p := k.open(t, up.URL)
 		if n, ok := p.(provider.NeedsKey); ok && !n.NeedsKey() {
 			return
 		}
@@ -652,9 +704,9 @@ func testRequests(t *testing.T, open Open) {
 		}
 	})
 	t.Run("many at once", func(t *testing.T) {
-		up := upstream.Start(t)
-		p := open(t, up.URL)
-		c := call(t, true)
+		up := k.start(t)
+		p := k.open(t, up.URL)
+		c := k.call(t, true)
 		ends := make(chan error, 12)
 		for range cap(ends) {
 			go func() {

@@ -165,6 +165,9 @@ func (d *Decoder) delta(out *chat.Event) bool {
 		out.Kind = chat.EventToolInput
 	case "signature_delta":
 		out.Kind = chat.EventSignature
+		if lit := memberOf(memberOf(out.Wire, "delta"), "signature"); len(lit) > 2 && lit[0] == '"' {
+			out.Signature = decode(lit, false)
+		}
 		return true
 	default:
 		return true

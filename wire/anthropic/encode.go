@@ -186,7 +186,7 @@ func (e *encoder) message(n int, m chat.Message, mark chat.TTL) {
 		if i == last {
 			e.part(p, mark)
 		} else {
-			e.part(p, chat.NoCache)
+			e.part(p, p.Mark)
 		}
 	}
 	if !any {

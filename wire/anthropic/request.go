@@ -92,7 +92,13 @@ func (p *parser) refuse(pointer, format string, args ...any) {
 
 // ParseRequest reads a request of POST /v1/messages in one pass and does not copy it. Fields it does not know are
 // tolerated. Errors are of kind fault.Invalid, with Field pointing at the offending place unless the body is not JSON.
-func ParseRequest(raw []byte) (View, error) {
+func ParseRequest(raw []byte) (View, error) { return parse(raw, seenMax) }
+
+// ParseCount reads a request of POST /v1/messages/count_tokens, which is one of POST /v1/messages that need not limit the answer.
+func ParseCount(raw []byte) (View, error) { return parse(raw, 0) }
+
+// parse reads a request. need has the bits of further members that must be there.
+func parse(raw []byte, need int) (View, error) {
 	if len(raw) == 0 {
 		return View{}, fault.Invalidf(opParse, "", "The request body is empty. Send a JSON object with model, max_tokens and messages.")
 	}
@@ -120,7 +126,7 @@ func ParseRequest(raw []byte) (View, error) {
 	case p.bad != nil:
 	case seen&seenModel == 0:
 		p.refuse("/model", "model is missing. Name the model to use.")
-	case seen&seenMax == 0:
+	case seen&need != need:
 		p.refuse("/max_tokens", "max_tokens is missing. Say how many tokens the answer may have.")
 	case seen&seenMessages == 0:
 		p.refuse("/messages", "messages is missing. Send at least one message.")
