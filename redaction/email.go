@@ -92,7 +92,7 @@ func domainEnd(s string, i int) int {
 		if labels == 2 && numeric == 2 {
 			return -1
 		}
-		if labels >= 2 && topLevel(s[j:k], alpha, wide) && !(at(s, k) == '_' && tokenName(s[j:k])) {
+		if labels >= 2 && topLevel(s[j:k], alpha, wide) && !hiddenAhead(s, k) {
 			end = k
 		}
 		if k >= len(s) || s[k] != '.' {
@@ -149,14 +149,32 @@ func topLevel(l string, alpha, wide bool) bool {
 	return len(l) > 4 && l[0]|0x20 == 'x' && l[1]|0x20 == 'n' && l[2] == '-' && l[3] == '-'
 }
 
-// tokenName reports whether l is what our own tokens start with: a number behind a dot, once hidden, must not make an
-// address of what stands before it.
-func tokenName(l string) bool {
-	switch l {
-	case shortEmail, shortCard, shortIBAN, shortPhone:
-		return true
+// hiddenAhead reports whether the label that ends at k runs into something hidden: what stood there was part of the label.
+func hiddenAhead(s string, k int) bool {
+	if at(s, k) != '[' {
+		return tokenAhead(s, k)
 	}
-	return false
+	i := k + 1
+	for at(s, i)-'A' < 26 || at(s, i) == '_' {
+		i++
+	}
+	return i > k+2 && at(s, i) == ']'
+}
+
+// tokenAhead reports whether the label that ends at k is what one of our own tokens or hashes starts with: a number behind a dot, once
+// hidden, must not make an address of what stands before it.
+func tokenAhead(s string, k int) bool {
+	if at(s, k) != '_' {
+		return false
+	}
+	if at(s, k+1) == 'H' && at(s, k+2) == '_' {
+		k += 2
+	}
+	n := 0
+	for k++; letterValue[at(s, k)] != 0 && at(s, k) < 'a'; k++ {
+		n++
+	}
+	return n >= bodyLetters+checkDigits
 }
 
 func fileEnding(l string) bool {

@@ -11,7 +11,7 @@ var ibanLength = map[string]int{
 	"SO": 23, "ST": 25, "SV": 28, "TL": 23, "TN": 24, "TR": 26, "UA": 29, "VA": 22, "VG": 24, "XK": 20, "YE": 30,
 }
 
-// findIBAN accepts an IBAN in electronic form or in groups of four, in any case: the country's length and the mod-97
+// findIBAN accepts an IBAN in electronic form or in groups of four, in capitals or in small letters: the country's length and the mod-97
 // check of ISO 7064.
 func findIBAN(s string, from, to int) (int, int) {
 	start := from - 2
@@ -24,6 +24,7 @@ func findIBAN(s string, from, to int) (int, int) {
 	}
 	// The sum runs over the rearranged code: the first four characters are kept back and added at the end.
 	sum, n, i, sep := 0, 0, start, byte(0)
+	upper, lower := false, false
 	var first [4]byte
 	for n < want {
 		b := at(s, i)
@@ -37,6 +38,7 @@ func findIBAN(s string, from, to int) (int, int) {
 		if !isAlnum(b) {
 			return -1, 0
 		}
+		upper, lower = upper || b-'A' < 26, lower || b-'a' < 26
 		if n < 4 {
 			first[n] = b
 		} else {
@@ -48,7 +50,7 @@ func findIBAN(s string, from, to int) (int, int) {
 	for _, b := range first {
 		sum = mod97(sum, b)
 	}
-	if sum != 1 || isAlnum(at(s, i)) {
+	if sum != 1 || upper && lower || isAlnum(at(s, i)) {
 		return -1, 0
 	}
 	return start, i

@@ -2,6 +2,7 @@ package redaction
 
 import (
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -45,17 +46,8 @@ var keyClass = func() (t [256]uint8) {
 	return t
 }()
 
-// keyFormat is one vendor's key: a prefix, what follows it, how many bytes of it, and how random they must look.
-type keyFormat struct {
-	prefix  string
-	of      uint8
-	min     int
-	max     int     // 0: unbounded
-	entropy float64 // least Shannon entropy of the body, bits per byte
-}
-
 const (
-	judged   = 64  // bytes of an unbounded body whose randomness is judged
+	judged   = 64  // bytes of a body whose randomness is judged
 	maxAwait = 512 // bytes a stream waits for the end of a key before it swallows the rest as it comes
 )
 
@@ -65,200 +57,60 @@ const (
 	keyFloor = 3.0
 )
 
-// keyFormats are the vendors' formats, from their documentation. The order among formats of the same first byte is the
-// order they are tried in: longer prefixes first.
-var keyFormats = []keyFormat{
-	{"sk-ant-", kURL, 20, 0, keyFloor},                  // Anthropic
-	{"sk-proj-", kURL, 20, 0, keyFloor},                 // OpenAI
-	{"sk-svcacct-", kURL, 20, 0, keyFloor},              // OpenAI
-	{"sk-admin-", kURL, 20, 0, keyFloor},                // OpenAI
-	{"sk-or-v1-", kDigit | kHex, 32, 0, hexFloor},       // OpenRouter
-	{"sk-lf-", kDigit | kHex | kDash, 36, 36, hexFloor}, // Langfuse
-	{"sk-", kAlnum, 20, 0, keyFloor},                    // OpenAI and the many that follow it
-	{"sk_live_", kAlnum, 16, 0, keyFloor},               // Stripe
-	{"sk_test_", kAlnum, 16, 0, keyFloor},               // Stripe
-	{"rk_live_", kAlnum, 16, 0, keyFloor},               // Stripe
-	{"rk_test_", kAlnum, 16, 0, keyFloor},               // Stripe
-	{"sk_prod_", kAlnum, 16, 0, keyFloor},               // Stripe
-	{"rk_prod_", kAlnum, 16, 0, keyFloor},               // Stripe
-	{"whsec_", kAlnum | kBase64, 24, 0, keyFloor},       // Stripe, Svix
-	{"AKIA", kDigit | kUpper, 16, 16, keyFloor},         // AWS access key ids
-	{"ASIA", kDigit | kUpper, 16, 16, keyFloor},         // AWS
-	{"ABIA", kDigit | kUpper, 16, 16, keyFloor},         // AWS
-	{"ACCA", kDigit | kUpper, 16, 16, keyFloor},         // AWS
-	{"A3T", kDigit | kUpper, 17, 17, keyFloor},          // AWS
-	{"ABSK", kAlnum | kBase64, 100, 0, keyFloor},        // AWS Bedrock
-	{"AIza", kURL, 35, 35, keyFloor},                    // Google API keys
-	{"ya29.", kURL | kDot, 20, 0, keyFloor},             // Google OAuth
-	{"GOCSPX-", kURL, 28, 28, keyFloor},                 // Google OAuth client secrets
-	{"github_pat_", kAlnum | kUnder, 36, 0, keyFloor},
-	{"ghp_", kAlnum, 36, 0, keyFloor}, // GitHub
-	{"gho_", kAlnum, 36, 0, keyFloor}, // GitHub
-	{"ghu_", kAlnum, 36, 0, keyFloor}, // GitHub
-	{"ghs_", kAlnum, 36, 0, keyFloor}, // GitHub
-	{"ghr_", kAlnum, 36, 0, keyFloor}, // GitHub
-	{"glpat-", kURL | kDot, 20, 0, keyFloor},
-	{"glptt-", kDigit | kHex, 40, 40, hexFloor},
-	{"gldt-", kURL, 20, 0, keyFloor},
-	{"glrt-", kURL | kDot, 20, 0, keyFloor},
-	{"glcbt-", kURL, 20, 0, keyFloor},
-	{"glsoat-", kURL, 20, 0, keyFloor},
-	{"glimt-", kURL, 25, 0, keyFloor},
-	{"glagent-", kURL, 50, 0, keyFloor},
-	{"glft-", kURL, 20, 0, keyFloor},
-	{"glffct-", kURL, 20, 0, keyFloor},
-	{"gloas-", kURL, 64, 0, keyFloor},
-	{"GR1348941", kURL, 20, 0, keyFloor},        // GitLab runner registration
-	{"glsa_", kAlnum | kUnder, 41, 0, keyFloor}, // Grafana
-	{"glc_", kAlnum | kBase64, 32, 0, keyFloor}, // Grafana
-	{"xoxb-", kAlnum | kDash, 20, 0, keyFloor},  // Slack
-	{"xoxp-", kAlnum | kDash, 20, 0, keyFloor},  // Slack
-	{"xoxa-", kAlnum | kDash, 20, 0, keyFloor},  // Slack
-	{"xoxr-", kAlnum | kDash, 20, 0, keyFloor},  // Slack
-	{"xoxs-", kAlnum | kDash, 20, 0, keyFloor},  // Slack
-	{"xoxo-", kAlnum | kDash, 20, 0, keyFloor},  // Slack
-	{"xoxe-", kAlnum | kDash, 20, 0, keyFloor},  // Slack
-	{"xoxe.xox", kAlnum | kDash, 40, 0, keyFloor},
-	{"xapp-", kAlnum | kDash, 20, 0, keyFloor}, // Slack
-	{"npm_", kAlnum, 36, 0, keyFloor},
-	{"pypi-", kURL, 50, 0, keyFloor},
-	{"rubygems_", kDigit | kHex, 48, 48, hexFloor},
-	{"CLOJARS_", kAlnum, 60, 60, keyFloor},
-	{"dckr_pat_", kURL, 27, 0, keyFloor},
-	{"SG.", kURL | kDot, 60, 70, keyFloor},    // SendGrid
-	{"key-", kDigit | kHex, 32, 32, hexFloor}, // Mailgun
-	{"pubkey-", kDigit | kHex, 32, 32, hexFloor},
-	{"xkeysib-", kDigit | kHex | kLower | kDash, 64, 81, hexFloor}, // Brevo
-	{"dop_v1_", kDigit | kHex, 64, 64, hexFloor},                   // DigitalOcean
-	{"doo_v1_", kDigit | kHex, 64, 64, hexFloor},                   // DigitalOcean
-	{"dor_v1_", kDigit | kHex, 64, 64, hexFloor},                   // DigitalOcean
-	{"dp.pt.", kAlnum, 40, 0, keyFloor},                            // Doppler
-	{"hf_", kAlnum, 30, 0, keyFloor},                               // Hugging Face
-	{"api_org_", kAlnum, 30, 0, keyFloor},                          // Hugging Face
-	{"gsk_", kAlnum, 40, 0, keyFloor},                              // Groq
-	{"xai-", kAlnum, 60, 0, keyFloor},                              // xAI
-	{"pplx-", kAlnum, 40, 0, keyFloor},                             // Perplexity
-	{"nvapi-", kURL, 40, 0, keyFloor},                              // NVIDIA
-	{"r8_", kAlnum, 37, 37, keyFloor},                              // Replicate
-	{"tvly-", kURL, 28, 0, keyFloor},                               // Tavily
-	{"lsv2_", kAlnum | kUnder, 32, 0, keyFloor},                    // LangSmith
-	{"pcsk_", kAlnum | kUnder, 50, 0, keyFloor},                    // Pinecone
-	{"shpat_", kAlnum, 32, 32, hexFloor},                           // Shopify
-	{"shpca_", kAlnum, 32, 32, hexFloor},                           // Shopify
-	{"shppa_", kAlnum, 32, 32, hexFloor},                           // Shopify
-	{"shpss_", kAlnum, 32, 32, hexFloor},                           // Shopify
-	{"sq0atp-", kURL, 22, 0, keyFloor},                             // Square
-	{"sq0csp-", kURL, 22, 0, keyFloor},                             // Square
-	{"EAAA", kURL | kBase64, 56, 64, keyFloor},                     // Square
-	{"lin_api_", kAlnum, 40, 0, keyFloor},                          // Linear
-	{"figd_", kURL, 40, 0, keyFloor},                               // Figma
-	{"gw_", kURL, 32, 0, keyFloor},                                 // this gateway's own access tokens
-	{"hvs.", kURL, 24, 0, keyFloor},                                // Vault
-	{"hvb.", kURL, 100, 0, keyFloor},                               // Vault
-	{"pul-", kDigit | kHex, 40, 40, hexFloor},                      // Pulumi
-	{"dapi", kDigit | kHex | kDash, 32, 34, hexFloor},              // Databricks
-	{"sbp_", kDigit | kHex, 40, 40, hexFloor},                      // Supabase
-	{"sb_secret_", kURL, 31, 0, keyFloor},                          // Supabase
-	{"nfp_", kAlnum, 36, 0, keyFloor},                              // Netlify
-	{"pscale_tkn_", kURL | kDot | kBase64, 32, 64, keyFloor},       // PlanetScale
-	{"pscale_pw_", kURL | kDot | kBase64, 32, 64, keyFloor},        // PlanetScale
-	{"pscale_oauth_", kURL | kDot | kBase64, 32, 64, keyFloor},     // PlanetScale
-	{"fo1_", kURL, 43, 43, keyFloor},                               // Fly.io
-	{"fm1r_", kAlnum | kBase64, 100, 0, keyFloor},                  // Fly.io
-	{"fm1a_", kAlnum | kBase64, 100, 0, keyFloor},                  // Fly.io
-	{"fm2_", kAlnum | kBase64, 100, 0, keyFloor},                   // Fly.io
-	{"ATATT3", kURL | kBase64, 100, 0, keyFloor},                   // Atlassian
-	{"ATCTT3", kURL | kBase64, 100, 0, keyFloor},                   // Atlassian
-	{"PMAK-", kDigit | kHex | kDash, 59, 59, hexFloor},             // Postman
-	{"phx_", kURL, 40, 0, keyFloor},                                // PostHog
-	{"phc_", kURL, 40, 0, keyFloor},                                // PostHog
-	{"secret_", kAlnum, 43, 43, keyFloor},                          // Notion
-	{"ntn_", kAlnum, 40, 0, keyFloor},                              // Notion
-	{"sntrys_", kAlnum | kBase64 | kUnder, 60, 0, keyFloor},        // Sentry
-	{"sntryu_", kDigit | kHex, 64, 64, hexFloor},                   // Sentry
-	{"sgp_", kDigit | kHex | kLower | kUnder, 40, 60, hexFloor},    // Sourcegraph
-	{"NRAK-", kDigit | kUpper | kLower | kHex, 27, 27, keyFloor},   // New Relic
-	{"NRJS-", kDigit | kHex, 19, 19, hexFloor},                     // New Relic
-	{"NRII-", kURL, 32, 32, keyFloor},                              // New Relic
-	{"rdme_", kDigit | kHex | kLower, 70, 70, keyFloor},            // ReadMe
-	{"shippo_live_", kDigit | kHex, 40, 40, hexFloor},              // Shippo
-	{"shippo_test_", kDigit | kHex, 40, 40, hexFloor},              // Shippo
-	{"CFPAT-", kURL, 43, 43, keyFloor},                             // Contentful
-	{"LTAI", kAlnum, 17, 26, keyFloor},                             // Alibaba Cloud
-	{"AGE-SECRET-KEY-1", kDigit | kUpper, 58, 58, keyFloor},
-	{"tfp_", kURL | kDot, 59, 59, keyFloor},                // Typeform
-	{"ops_eyJ", kAlnum | kBase64, 100, 0, keyFloor},        // 1Password
-	{"A3-", kDigit | kUpper | kDash, 32, 40, keyFloor},     // 1Password
-	{"pnu_", kAlnum, 36, 36, keyFloor},                     // Prefect
-	{"duffel_live_", kURL | kBase64, 43, 43, keyFloor},     // Duffel
-	{"duffel_test_", kURL | kBase64, 43, 43, keyFloor},     // Duffel
-	{"EZAK", kAlnum, 54, 54, keyFloor},                     // EasyPost
-	{"EZTK", kAlnum, 54, 54, keyFloor},                     // EasyPost
-	{"FLWSECK_TEST-", kAlnum | kDash, 12, 40, hexFloor},    // Flutterwave
-	{"FLWSECK-", kAlnum | kDash, 20, 40, hexFloor},         // Flutterwave
-	{"fio-u-", kURL | kBase64, 64, 64, keyFloor},           // Frame.io
-	{"ico-", kAlnum, 32, 32, keyFloor},                     // Infracost
-	{"dt0c01.", kDigit | kUpper | kDot, 80, 100, keyFloor}, // Dynatrace
-	{"SK", kDigit | kHex, 32, 32, hexFloor},                // Twilio
-	{"v1.0-", kDigit | kHex | kDash, 140, 180, hexFloor},   // Cloudflare origin CA
-	{"HRKU-", kURL, 36, 0, keyFloor},                       // Heroku
-	{"pat", kAlnum | kDot, 79, 79, keyFloor},               // Airtable
-	{"sl.", kURL, 100, 0, keyFloor},                        // Dropbox
-	{"bkua_", kDigit | kHex, 40, 40, hexFloor},             // Buildkite
-	{"sdk-", kDigit | kHex | kDash, 36, 36, hexFloor},      // LaunchDarkly
-	{"aio_", kAlnum, 28, 28, keyFloor},                     // Adafruit
-	{"CCIPAT_", kAlnum | kUnder, 40, 0, keyFloor},          // CircleCI
-	{"AKCp", kAlnum, 60, 0, keyFloor},                      // Artifactory
-	{"cmVmdGtu", kAlnum, 56, 0, keyFloor},                  // Artifactory reference tokens
-	{"sha256~", kURL, 43, 43, keyFloor},                    // OpenShift
-}
-
-// keyOf lists, for each first byte, the formats that begin with it.
-var keyOf = func() (t [256][]keyFormat) {
-	for _, f := range keyFormats {
-		t[f.prefix[0]] = append(t[f.prefix[0]], f)
+// keyBuckets holds the formats by the first two bytes of their prefixes, and keyBucket, for each two bytes, the number of the bucket;
+// the first bucket is empty.
+var keyBuckets, keyBucket = func() (buckets [][]keyFormat, t [128][128]uint8) {
+	buckets = append(buckets, nil)
+	for _, f := range slices.Concat(keyFormats, wrappedFormats()) {
+		n := &t[f.prefix[0]][f.prefix[1]]
+		if *n == 0 {
+			*n = uint8(len(buckets))
+			buckets = append(buckets, nil)
+		}
+		buckets[*n] = append(buckets[*n], f)
 	}
-	return t
+	return buckets, t
 }()
+
+// A JWT begins with these, and it has no format.
+const jwtMagic = "eyJ"
 
 // keyFirst marks the bytes a JWT or a vendor's key may begin with.
 var keyFirst = func() (t [256]bool) {
-	for _, f := range keyFormats {
-		t[f.prefix[0]] = true
+	for b := range keyBucket {
+		for _, n := range keyBucket[b] {
+			t[b] = t[b] || n != 0
+		}
 	}
-	t['e'] = true
-	return t
-}()
-
-// keySecond marks, per first byte, the second bytes a JWT or a key may have, so that ordinary words are turned away
-// after one look.
-var keySecond = func() (t [128][2]uint64) {
-	mark := func(p string) { t[p[0]][p[1]>>6] |= 1 << (p[1] & 63) }
-	for _, f := range keyFormats {
-		mark(f.prefix)
-	}
-	mark("ey")
+	t[jwtMagic[0]] = true
 	return t
 }()
 
 // keyMayStart reports whether a JWT or a vendor's key may start at i.
 func keyMayStart(s string, i int) bool {
-	if !keyFirst[s[i]] {
+	a := s[i]
+	if !keyFirst[a] {
 		return false
 	}
 	if i+1 == len(s) {
 		return true
 	}
 	b := s[i+1]
-	return b < 128 && keySecond[s[i]&127][b>>6]&(1<<(b&63)) != 0
+	return b < 128 && (keyBucket[a&127][b] != 0 || a == jwtMagic[0] && b == jwtMagic[1])
 }
 
 // keyAt decides whether a vendor's key starts at i.
 func keyAt(s string, i int, prev byte, more bool) match {
-	if isAlnum(prev) {
+	if isAlnum(prev) || !keyFirst[s[i]] {
 		return match{}
 	}
-	formats := keyOf[s[i]]
+	if i+1 == len(s) {
+		if more {
+			return match{v: undecided}
+		}
+		return match{}
+	}
+	formats := keyBuckets[keyBucket[s[i]&127][s[i+1]&127]]
 	for k := range formats {
 		if m := formats[k].at(s, i, more); m.v != no {
 			return m
@@ -277,28 +129,28 @@ func (f *keyFormat) at(s string, i int, more bool) match {
 		return match{}
 	}
 	p := i + len(f.prefix)
-	limit := p + max(f.min, judged)
-	if f.max > 0 {
-		limit = p + f.max + 1
+	m := f.parts.at(s, p, more)
+	switch m.v {
+	case no, undecided:
+		return m
 	}
-	window := s[:min(len(s), limit)]
-	e, growing := extent(window, p, f.of, more || limit < len(s))
-	if growing && limit > len(s) {
-		return match{v: undecided, strong: true}
-	}
-	n := e - p
-	if n < f.min || f.max > 0 && n > f.max || !random(s[p:e], f.entropy) {
+	if !random(s[p:min(m.end, p+judged)], f.entropy) && (f.proven == nil || m.v == open || !f.proven(s[p:m.end])) {
 		return match{}
 	}
-	if growing {
-		if e, growing = extent(s, e, f.of, more); growing {
-			if e-i < maxAwait {
-				return match{v: undecided, strong: true}
-			}
-			return match{v: open, end: e, keep: f.of}
-		}
+	if isPublished(s[i:m.end]) || worded(s[p:min(m.end, p+judged)], 12, 60) {
+		return match{}
 	}
-	return match{v: yes, end: e}
+	if m.v == open {
+		e, growing := extent(s, m.end, m.keep, more)
+		switch {
+		case !growing:
+			return match{v: yes, end: e}
+		case e-i < maxAwait:
+			return match{v: undecided, strong: true}
+		}
+		m.end = e
+	}
+	return m
 }
 
 // extent returns the end of the stretch of bytes of the given classes at j, and whether more text could lengthen it. A
@@ -331,19 +183,26 @@ func random(body string, floor float64) bool {
 		count[body[i]]++
 		seen |= keyClass[body[i]]
 	}
+	if floor == 0 { // the prefix and the length say enough
+		return true
+	}
 	if seen&kDigit == 0 && (seen&kUpper == 0 || seen&(kHex|kLower) == 0) {
 		return false
 	}
-	if strings.HasSuffix(body, "EXAMPLE") {
+	if strings.Contains(body, "EXAMPLE") {
 		return false
 	}
+	return entropyOf(&count, n) >= floor
+}
+
+// entropyOf is the Shannon entropy in bits per byte of n bytes that are counted in count.
+func entropyOf(count *[256]uint8, n int) float64 {
 	h := 0.0
-	for i := range n {
-		if c := count[body[i]]; c > 0 {
+	for _, c := range count {
+		if c > 0 {
 			p := float64(c) / float64(n)
 			h -= p * math.Log2(p)
-			count[body[i]] = 0
 		}
 	}
-	return h >= floor
+	return h
 }

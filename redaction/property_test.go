@@ -159,21 +159,21 @@ func FuzzStreamToolInputSplits(f *testing.F) {
 	})
 }
 
-// shape is a document without its string values, so that two documents can be compared for everything else.
-func shape(v any) any {
+// skeleton is a document without its string values, so that two documents can be compared for everything else.
+func skeleton(v any) any {
 	switch v := v.(type) {
 	case string:
 		return "s"
 	case []any:
 		out := make([]any, len(v))
 		for i := range v {
-			out[i] = shape(v[i])
+			out[i] = skeleton(v[i])
 		}
 		return out
 	case map[string]any:
 		out := map[string]any{}
 		for k := range v {
-			out[k] = shape(v[k])
+			out[k] = skeleton(v[k])
 		}
 		return out
 	}
@@ -201,7 +201,7 @@ func FuzzMaskKeepsJSON(f *testing.F) {
 		if err := json.Unmarshal(m.Bytes(), &out); err != nil {
 			t.Fatalf("%q became %q: %v", body, m.Bytes(), err)
 		}
-		if !reflect.DeepEqual(shape(in), shape(out)) {
+		if !reflect.DeepEqual(skeleton(in), skeleton(out)) {
 			t.Fatalf("%q became %q", body, m.Bytes())
 		}
 		if again, err := s.Mask(chat.AnthropicMessages, m.Bytes()); err != nil || !bytes.Equal(again.Bytes(), m.Bytes()) {

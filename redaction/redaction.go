@@ -53,6 +53,31 @@ type Finding struct {
 	Count  int    `json:"count"`
 }
 
+// Tally counts what one session did, per entity, position and action. It never holds a value.
+type Tally struct {
+	Entity   string `json:"entity"`
+	Position string `json:"position"`
+	Action   Action `json:"action"`
+	Count    int    `json:"count"`
+}
+
+// DayTally is a sum of tallies over the turns of one day.
+type DayTally struct {
+	Day string `json:"day"` // UTC, as 2006-01-02
+	Tally
+}
+
+// Detail is one detection in a request body: where it stands in the bytes that came, and what is done about it. It never holds the value.
+type Detail struct {
+	Start    int     `json:"start"` // bytes of the body; of base64, all of it
+	End      int     `json:"end"`
+	Field    string  `json:"field"` // JSON pointer
+	Entity   string  `json:"entity"`
+	Position string  `json:"position"` // system, user, assistant_history, tool_definition, tool_args, tool_result, retrieved or other
+	Action   Action  `json:"action"`
+	Score    float64 `json:"score"`
+}
+
 // Span is one detection in decoded text, as byte offsets.
 type Span struct {
 	Start, End int

@@ -11,6 +11,7 @@ const (
 	cDigit
 	cDash
 	cAt
+	cAssign // '=', ':' and '>', behind which a value may stand
 )
 
 // minKeyRun is the length below which no run can hold a JWT or a vendor's key.
@@ -22,12 +23,14 @@ var class = func() (t [256]uint8) {
 		switch {
 		case isDigit(b):
 			t[c] = cRun | cDigit
-		case isLetter(b), b == '_', b == '.', b == '+', b == '/', b == '=':
+		case isLetter(b), b == '_', b == '.', b == '+', b == '/':
 			t[c] = cRun
 		case b == '-':
 			t[c] = cRun | cDash
 		case b == '@':
 			t[c] = cAt
+		case b == '=', b == ':', b == '>':
+			t[c] = cAssign
 		}
 	}
 	return t
@@ -39,15 +42,55 @@ func isAlnum(b byte) bool  { return isDigit(b) || isLetter(b) }
 
 // scanner collects the spans of one text. It is reused from text to text.
 type scanner struct {
-	spans []span
+	// key is the key that owns the text in its document, "" when there is none: whoever scans a value sets it before scan.
+	key    string
+	bare   entitySet // those whose values count without a word about them where a check speaks for them; set before scan
+	spans  []span
+	plain  [][]byte // what base64 is decoded into, by depth
+	lifted int      // where the text was unescaped up to, see escaped
+
+	// What is known of the words in the text, see context. It is forgotten with each text.
+	contextAt          int // one more than where contextSet was read
+	contextSet         entitySet
+	lookedTo           int       // where the last number ended that was prepared for
+	possible           entitySet // of which a word may stand near the number at hand
+	blockFrom, blockTo int
+	blockSize          int
+	blockSet, keySet   entitySet
+	keyKnown           bool
+
+	folding folding
+	chain   chain
+	scratch [maxCode]byte // of the value at hand: validators are called through variables, so it cannot stay on the stack
 }
+
+// assigned are the entities found behind an assignment or in what a URL carries.
+var assigned = setOf(secretKey, genericSecret, urlCredentials, databaseDSN, authHeader)
 
 // scan finds all enabled entities of s in one pass and leaves them, unsorted and possibly overlapping, in sc.spans.
 // Time is linear in len(s): each candidate looks at a bounded number of bytes or moves the scan past what it looked at.
 func (sc *scanner) scan(s string, on entitySet) {
 	sc.spans = sc.spans[:0]
-	if on == 0 {
+	sc.lifted = 0
+	sc.contextAt, sc.lookedTo, sc.blockTo, sc.blockSize, sc.keySet, sc.keyKnown = 0, -contextBlock, 0, 0, entitySet{}, false
+	if on.empty() {
 		return
+	}
+	if foldable(s) && sc.folding.fold(s) {
+		sc.pass(view(sc.folding.text), on)
+		sc.folding.original(sc.spans)
+	} else {
+		sc.pass(s, on)
+	}
+}
+
+// pass is scan of a text in which nothing is left to fold.
+func (sc *scanner) pass(s string, on entitySet) {
+	if sc.key != "" && on.meets(assigned) {
+		sc.keyed(s, on)
+	}
+	if on.meets(spelled) {
+		defer sc.inWords(s, on)
 	}
 	n := len(s)
 	floor := 0 // no run that is still to be looked at begins before it
@@ -60,6 +103,18 @@ func (sc *scanner) scan(s string, on entitySet) {
 		if c&cRun == 0 {
 			if c&cAt != 0 {
 				i = sc.around(s, atSign, i, i+1, on)
+				floor = i
+				continue
+			}
+			if c&cAssign != 0 && s[i] == ':' && on.meets(colons) {
+				if e := sc.colon(s, i, on); e > i {
+					i = e
+					floor = i
+					continue
+				}
+			}
+			if c&cAssign != 0 && on.meets(assigned) {
+				i = max(i+1, sc.assignment(s, i, on))
 				floor = i
 				continue
 			}
@@ -92,7 +147,8 @@ const calmBytes = 8
 // A run within calm bytes alone is shorter than two of their words, so it is too short for a key.
 var _ [minKeyRun - 2*(calmBytes-1) - 1]struct{}
 
-// calm reports whether the next eight bytes are of the kind prose is made of: a space among them, and no digit, dash or at sign.
+// calm reports whether the next eight bytes are of the kind prose is made of: a space among them, and no digit, dash, at sign,
+// and none of : ; < = > and ?, which share their upper half with the digits.
 // A run that lies in calm bytes is no candidate for anything: it has no digit, no dash for a PEM block, and with a space in every
 // eight bytes it is too short for a key. Eight bytes are tested at once, see hasZero.
 func calm(s string, i int) bool {
@@ -100,8 +156,7 @@ func calm(s string, i int) bool {
 	if hasZero(x^(' '*everyByte)) == 0 {
 		return false
 	}
-	return hasZero(x&(0xF8*everyByte)^('0'*everyByte))| // 0 to 7
-		hasZero(x&(0xFE*everyByte)^('8'*everyByte))| // 8 and 9
+	return hasZero(x&(0xF0*everyByte)^('0'*everyByte))|
 		hasZero(x^('-'*everyByte))|
 		hasZero(x^('@'*everyByte)) == 0
 }
@@ -114,6 +169,9 @@ func hasZero(x uint64) uint64 { return (x - everyByte) &^ x & (0x80 * everyByte)
 // run looks into the run [start, end) and returns where the scan goes on.
 func (sc *scanner) run(s string, start, end int, f uint8, on entitySet) int {
 	next := end
+	if on.meets(assigned) {
+		next = max(next, sc.odd(s, start, end, on))
+	}
 	if f&cDash != 0 && end-start >= len(pemBegin) && s[end-len(pemBegin):end] == pemBegin {
 		next = max(next, sc.head(s, pemStart, end-len(pemBegin), on))
 	}
@@ -128,17 +186,29 @@ func (sc *scanner) run(s string, start, end int, f uint8, on entitySet) int {
 			j++
 		}
 	}
+	if on.has(macAddress) && end-start >= 14 {
+		for j := start; j < end; j++ {
+			if isHex(s[j]) && !isAlnum(before(s, j)) {
+				j = max(j, sc.mac(s, j)-1)
+			}
+		}
+	}
 	if f&cDigit != 0 {
 		for j := start; j < end; {
-			if !isDigit(s[j]) {
+			if !isAlnum(s[j]) {
 				j++
 				continue
 			}
-			g := j + 1
-			for g < end && isDigit(s[g]) {
-				g++
+			g, d := j, -1
+			for ; g < end && isAlnum(s[g]); g++ {
+				if d < 0 && isDigit(s[g]) {
+					d = g
+				}
 			}
-			j = sc.around(s, digitGroup, j, g, on)
+			if d >= 0 {
+				g = sc.word(s, j, d, g, on)
+			}
+			j = g
 		}
 		// A number may go on over spaces; what it covers needs no second look.
 		if k := len(sc.spans); k > 0 {
@@ -146,6 +216,52 @@ func (sc *scanner) run(s string, start, end int, f uint8, on entitySet) int {
 		}
 	}
 	return next
+}
+
+// shortNumbers are the entities a word of fewer than five digits may be the end of.
+var shortNumbers = dates.or(setOf(deVehicle, deHandelsregister))
+
+// word looks at the word [from, to) of ASCII letters and digits, whose first digit is at digit, and returns where what it is the
+// beginning of ends, at least to.
+func (sc *scanner) word(s string, from, digit, to int, on entitySet) int {
+	g := digit + 1
+	for g < to && isDigit(s[g]) {
+		g++
+	}
+	left := before(s, from)
+	if digit == from && g == to && g-from < 5 && left != '+' && left != '(' && !isAlnum(at(s, to+1)) && at(s, to+1) != '(' && !on.meets(shortNumbers) {
+		return to
+	}
+	next := to
+	if g-digit >= 5 {
+		sc.look(s, from, g)
+	} else {
+		sc.possible = everything
+	}
+	joined := digit != from || joinedLeft(s, from)
+	if digit == from {
+		if !joined || left == '+' {
+			next = max(next, sc.phone(s, from, g, on))
+		}
+		if on.meets(dates) && g-from <= 4 {
+			next = max(next, sc.date(s, from, g, on))
+		}
+		if on.has(ipAddress) && g-from <= 3 && at(s, g) == '.' {
+			next = max(next, sc.ipv4(s, from))
+		}
+	}
+	if to-from >= minWallet && on.has(cryptoWallet) {
+		sc.wallet(s, from, to)
+	}
+	if digit == from && g == to {
+		if !joined {
+			next = max(next, sc.card(s, from, to, on), sc.number(s, from, to, on))
+		}
+	} else {
+		next = max(next, sc.around(s, digitGroup, digit, g, on))
+		sc.code(s, from, to, on)
+	}
+	return max(next, sc.phrase(s, digit, g, on))
 }
 
 // around asks the validators of an anchor and returns the end of the widest span found, at least to.

@@ -17,6 +17,10 @@ func (sc *scanner) scanSlowly(s string, on entitySet) {
 				i = sc.around(s, atSign, i, i+1, on)
 				continue
 			}
+			if c&cAssign != 0 && on.meets(assigned) {
+				i = max(i+1, sc.assignment(s, i, on))
+				continue
+			}
 			i++
 			continue
 		}
@@ -57,7 +61,7 @@ func TestPassingOverCalmBytesLosesNothing(t *testing.T) {
 func TestCalm(t *testing.T) {
 	for b := range 256 {
 		got := calm("a bc"+string([]byte{byte(b)})+"def", 0)
-		want := !isDigit(byte(b)) && b != '-' && b != '@'
+		want := (b < '0' || b > '?') && b != '-' && b != '@'
 		if got != want {
 			t.Errorf("byte %#x: calm %v, want %v", b, got, want)
 		}

@@ -2,8 +2,9 @@ package redaction
 
 import (
 	"bytes"
+	"cmp"
+	"hash/maphash"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -30,6 +31,9 @@ type Engine struct {
 	master []byte
 	passes sync.Pool                      // of *maskPass
 	keys   *lru.Cache[derivation, []byte] // deriving one takes as long as making ten tokens
+
+	seed     maphash.Seed
+	policies *lru.Cache[policyKey, compiled]
 }
 
 // derivation is what a key is derived from, besides the master.
@@ -37,6 +41,9 @@ type derivation struct{ purpose, org, kind, id string }
 
 // keptKeys bounds the derived keys in memory: about 300 bytes each.
 const keptKeys = 4096
+
+// keptPolicies bounds the compiled documents in memory; one with a large dictionary takes some megabytes.
+const keptPolicies = 256
 
 // New makes an Engine from a master key of at least 32 bytes, which it copies. Engines of the same master make the same
 // tokens, in whatever process. A shorter key is a fault of kind Invalid.
@@ -47,6 +54,10 @@ func New(master []byte) (*Engine, error) {
 	e := &Engine{master: bytes.Clone(master)}
 	var err error
 	if e.keys, err = lru.New[derivation, []byte](keptKeys); err != nil { // only for a size below one
+		return nil, fault.From(err)
+	}
+	e.seed = maphash.MakeSeed()
+	if e.policies, err = lru.New[policyKey, compiled](keptPolicies); err != nil {
 		return nil, fault.From(err)
 	}
 	e.passes.New = func() any { return &maskPass{decoded: make([]byte, 0, 4<<10)} }
@@ -77,17 +88,64 @@ func (e *Engine) Session(scope Scope, p *Profile) *Session {
 
 // Scan returns what the profile would act on in a request, sorted and without overlaps. It changes nothing.
 func (e *Engine) Scan(p *Profile, text string) []Span {
-	var sc scanner
-	sc.scan(text, p.requestOn)
-	found := sc.settle(&p.request)
+	var d detector
+	found := d.request(p, text, "", posUser)
 	if len(found) == 0 {
 		return nil
 	}
 	out := make([]Span, len(found))
 	for i, x := range found {
-		out[i] = Span{x.start, x.end, catalogue[x.ent].name, catalogue[x.ent].score}
+		out[i] = Span{x.start, x.end, p.row(x.ent).name, p.row(x.ent).score}
 	}
 	return out
+}
+
+// Policy returns the profile of an organisation's redaction document. name is the profile the decision of its policy names, and
+// floor the least the platform accepts: the result never does less than floor, nor less than name where that is stricter than what the
+// document is based on. settings is the profile that the organisation's settings name beside the document, "" for none. Compiled
+// profiles are kept. Faults are those of ParsePolicy and ParseProfile.
+func (e *Engine) Policy(doc []byte, settings, name, floor string) (*Profile, error) {
+	k := policyKey{maphash.Bytes(e.seed, doc), settings, name, floor}
+	if c, ok := e.policies.Get(k); ok && bytes.Equal(c.doc, doc) {
+		return c.profile, nil
+	}
+	base := settings
+	p, err := ParsePolicy(doc, base)
+	if err != nil {
+		return nil, err
+	}
+	raised, err := ParseProfile(name)
+	if err != nil {
+		return nil, err
+	}
+	if own, err := ParseProfile(base); err != nil {
+		return nil, err
+	} else if rank(raised.name) > rank(own.name) || rank(own.name) > rank(p.name) && settings != "" {
+		p = p.atLeast(raised)
+	}
+	if floor != "" {
+		least, err := ParseProfile(floor)
+		if err != nil {
+			return nil, err
+		}
+		p = p.atLeast(least)
+	}
+	e.policies.Add(k, compiled{bytes.Clone(doc), p})
+	return p, nil
+}
+
+// rank orders profiles by strictness.
+func rank(name string) int { return slices.Index([]string{"off", "balanced", "strict"}, name) }
+
+// policyKey finds a compiled document.
+type policyKey struct {
+	hash                  uint64
+	settings, name, floor string
+}
+
+type compiled struct {
+	doc     []byte
+	profile *Profile
 }
 
 // Entry is one token of a restore map and what it stands for. It holds a sensitive value: seal it before it is stored.
@@ -111,57 +169,35 @@ type valueKey struct {
 // Session is one turn: what was hidden, and so what may be restored. It is not safe for concurrent use; its Streams
 // count as uses.
 type Session struct {
-	e       *Engine
-	scope   Scope
-	p       *Profile
-	key     []byte // derived on the first token
-	hashKey []byte // derived on the first hash
-	byValue map[valueKey]*entry
-	byToken map[string]*entry
-	order   []*entry
-	kinds   []entity // those of which a token exists
-	long    bool     // a token with more letters exists
-	counts  [entityCount][len(actionOrder)]int
-	counted map[valueKey]bool // a value is one finding, however often the conversation is sent
-	scanner scanner
+	e        *Engine
+	scope    Scope
+	p        *Profile
+	key      []byte // derived on the first token
+	hashKey  []byte // derived on the first hash
+	byValue  map[valueKey]*entry
+	byToken  map[string]*entry
+	order    []*entry
+	kinds    []entity  // those of which a token exists
+	starts   [256]bool // what a spelling of their tokens begins with
+	long     bool      // a token with more letters exists
+	counts   map[tally]int
+	counted  map[valueKey]bool // a value is one finding, however often the conversation is sent
+	oversize int               // bodies that were too large to be read and passed all the same
+	detector detector
 }
 
-// Mask scans every text leaf of a request body, replaces what the profile says, and applies the caller's own edits, all
-// in one pass: bytes outside the replaced ranges stay as they are. A body in which nothing changes is returned itself,
-// not copied. The caller's edits must not overlap each other; a detection inside one of them is dropped, since its bytes
-// go away.
-//
-// Errors: Invalid with code invalid_json names the byte where the body stops being JSON; Invalid with code
-// content_policy, for an entity the profile blocks, names entity, count and position, never the value; Unsupported for
-// a protocol this package does not know; Internal for a session without an organisation and for overlapping edits.
-func (s *Session) Mask(proto chat.Protocol, body []byte, edits ...chat.Edit) (Masked, error) {
-	const op = "redaction.Mask"
-	if proto != chat.AnthropicMessages {
-		return Masked{}, fault.New(fault.Unsupported, op, "unsupported_protocol", "This gateway cannot redact that kind of request yet, so it does not send it; use the Messages API.")
+// tally is what findings are counted by.
+type tally struct {
+	ent entity
+	act Action
+	at  position
+}
+
+func (s *Session) count(e entity, act Action, at position) {
+	if s.counts == nil {
+		s.counts = map[tally]int{}
 	}
-	edits, ok := ordered(edits, len(body))
-	if !ok {
-		return Masked{}, fault.New(fault.Internal, op, "overlapping_edits", "Something went wrong on our side. Try again; if it stays, tell us the request id.")
-	}
-	if s.p.requestOn == 0 {
-		return Masked{proto, apply(body, edits, nil)}, nil
-	}
-	if s.scope.Org.IsZero() {
-		return Masked{}, fault.New(fault.Internal, op, "no_redaction_scope", "Something went wrong on our side. Try again; if it stays, tell us the request id.")
-	}
-	pass := s.e.passes.Get().(*maskPass)
-	defer pass.release(&s.e.passes)
-	pass.s, pass.body, pass.given = s, body, edits
-	pass.walker = walker{b: body, sink: pass}
-	if err := pass.walker.walk(placeRoot); err != nil {
-		return Masked{}, err
-	}
-	if pass.blocked > 0 {
-		name := catalogue[pass.blockedEntity].name
-		return Masked{}, fault.New(fault.Invalid, op, "content_policy", "Your organisation does not let "+name+" values leave; remove "+
-			strconv.Itoa(pass.blocked)+" of them, the first one at the given field.").At(pointerTo(body, pass.blockedAt))
-	}
-	return Masked{proto, apply(body, edits, pass.own)}, nil
+	s.counts[tally{e, act, at}]++
 }
 
 // ordered returns the edits sorted by position, and whether they lie inside a body of n bytes without overlapping.
@@ -212,102 +248,8 @@ func apply(body []byte, a, b []chat.Edit) []byte {
 	return append(out, body[from:]...)
 }
 
-// maskPass is the sink of one Mask call, with its buffers.
-type maskPass struct {
-	s             *Session
-	body          []byte
-	given         []chat.Edit
-	own           []chat.Edit
-	walker        walker
-	scanner       scanner
-	decoded       []byte
-	blocked       int
-	blockedAt     int
-	blockedEntity entity
-}
-
-var _ sink = (*maskPass)(nil)
-
-// maxKept bounds the buffers that stay in the pool.
-const maxKept = 1 << 20
-
-func (m *maskPass) release(pool *sync.Pool) {
-	clear(m.own)
-	kept := maskPass{own: m.own[:0], scanner: scanner{m.scanner.spans[:0]}, decoded: m.decoded[:0]}
-	if cap(kept.decoded) > maxKept {
-		kept.decoded = nil
-	}
-	// Decoded text is someone's prompt; it does not stay in a buffer longer than needed.
-	clear(m.decoded)
-	*m = kept
-	pool.Put(m)
-}
-
-func (m *maskPass) leaf(start, end int, escaped, operator bool) error {
-	raw := m.body[start:end]
-	text := view(raw)
-	if escaped {
-		var bad int
-		if m.decoded, bad = unescape(m.decoded[:0], raw); bad >= 0 {
-			return m.walker.invalid(start + bad)
-		}
-		text = view(m.decoded)
-	}
-	m.scanner.scan(text, m.s.p.requestOn)
-	if len(m.scanner.spans) == 0 {
-		return nil
-	}
-	r, d := 0, 0
-	for _, x := range m.scanner.settle(&m.s.p.request) {
-		from, to := x.start, x.end
-		if escaped {
-			from, d = rawOffset(raw, r, d, x.start)
-			to, d = rawOffset(raw, from, d, x.end)
-			r = to
-		}
-		e := chat.Edit{Start: start + from, End: start + to}
-		inside, straddles := m.within(e)
-		if straddles {
-			return fault.New(fault.Internal, "redaction.Mask", "overlapping_edits", "Something went wrong on our side. Try again; if it stays, tell us the request id.")
-		}
-		if inside {
-			continue
-		}
-		repl, act := m.s.replace(x.ent, text[x.start:x.end], operator)
-		switch act {
-		case Block:
-			if m.blocked == 0 {
-				m.blockedAt, m.blockedEntity = e.Start, x.ent
-			}
-			if m.blockedEntity == x.ent {
-				m.blocked++
-			}
-		case Flag:
-		default:
-			e.Text = []byte(repl)
-			m.own = append(m.own, e)
-		}
-	}
-	return nil
-}
-
-// within reports whether a given edit takes e's bytes away, or cuts through them.
-func (m *maskPass) within(e chat.Edit) (inside, straddles bool) {
-	for _, g := range m.given {
-		switch {
-		case g.End <= e.Start || g.Start >= e.End:
-		case g.Start <= e.Start && g.End >= e.End:
-			return true, false
-		default:
-			return false, true
-		}
-	}
-	return false, false
-}
-
 // replace decides what stands for a value and counts it. The text is ASCII and needs no escaping in JSON.
-func (s *Session) replace(e entity, value string, operator bool) (string, Action) {
-	act := s.p.request[e]
+func (s *Session) replace(e entity, value string, act Action, at position) (string, Action) {
 	if act == Tokenize && s.scope.Org.IsZero() {
 		act = Mask
 	}
@@ -319,42 +261,31 @@ func (s *Session) replace(e entity, value string, operator bool) (string, Action
 			act = Mask
 			break
 		}
-		ent.visible = ent.visible || !operator
+		ent.visible = ent.visible || !at.operator()
 		repl = ent.token
 	case Hash:
-		if s.hashKey == nil {
-			s.hashKey = s.e.key(derivation{purpose: "hash", org: s.scope.Org.String()})
-		}
-		repl = catalogue[e].short + "_H_" + string(letters(s.hashKey, e, value, hashLetters))
+		repl = s.hash(e, value)
 	}
 	if act == Mask {
-		repl = s.label(e, value)
+		repl = s.p.label(e, value)
 	}
 	if k := (valueKey{e, value}); !s.counted[k] {
 		if s.counted == nil {
 			s.counted = map[valueKey]bool{}
 		}
 		s.counted[valueKey{e, strings.Clone(value)}] = true
-		s.counts[e][severity(act)]++
+		s.count(e, act, at)
 	}
 	return repl, act
 }
 
-func (s *Session) label(e entity, value string) string {
-	if s.p.lastFour.has(e) {
-		var last [4]byte
-		k := len(last)
-		for i := len(value) - 1; i >= 0 && k > 0; i-- {
-			if isDigit(value[i]) {
-				k--
-				last[k] = value[i]
-			}
-		}
-		if k == 0 {
-			return "**** **** **** " + string(last[:])
-		}
+// hash is what stands for a value in all conversations of the organisation.
+func (s *Session) hash(e entity, value string) string {
+	if s.hashKey == nil {
+		s.hashKey = s.e.key(derivation{purpose: "hash", org: s.scope.Org.String()})
 	}
-	return catalogue[e].label
+	r := s.p.row(e)
+	return r.short + "_H_" + string(letters(s.hashKey, r.name, value, hashLetters))
 }
 
 // tokenFor returns the token of a value. It returns nil when even the longer token belongs to another value, which
@@ -364,19 +295,29 @@ func (s *Session) tokenFor(e entity, value string) *entry {
 		return ent
 	}
 	if s.key == nil {
-		kind, id := "user", string(s.scope.User)
-		if s.scope.Thread != "" {
-			kind, id = "thread", s.scope.Thread
-		}
-		s.key = s.e.key(derivation{"token", s.scope.Org.String(), kind, id})
+		s.key = s.e.key(s.derivation())
 	}
 	for _, n := range [...]int{bodyLetters, longLetters} {
-		tok := token(s.key, e, value, n)
+		tok := token(s.key, s.p.row(e), value, n)
 		if s.byToken[tok] == nil {
 			return s.add(e, tok, strings.Clone(value))
 		}
 	}
 	return nil
+}
+
+// derivation is what the key of this session's tokens is derived from.
+func (s *Session) derivation() derivation {
+	d := derivation{purpose: "token", org: s.scope.Org.String()}
+	switch {
+	case s.p.scope == scopeOrg:
+		d.kind = "org"
+	case s.scope.Thread != "" && s.p.scope != scopeUser:
+		d.kind, d.id = "thread", s.scope.Thread
+	default:
+		d.kind, d.id = "user", string(s.scope.User)
+	}
+	return d
 }
 
 func (s *Session) add(e entity, tok, value string) *entry {
@@ -388,30 +329,40 @@ func (s *Session) add(e entity, tok, value string) *entry {
 	s.byToken[tok] = ent
 	s.byValue[valueKey{e, value}] = ent
 	s.order = append(s.order, ent)
+	short := s.p.row(e).short
 	if !slices.Contains(s.kinds, e) {
 		s.kinds = append(s.kinds, e)
+		s.starts[short[0]], s.starts[short[0]|0x20] = true, true
 	}
-	s.long = s.long || len(tok) > len(catalogue[e].short)+1+bodyLetters+checkDigits
+	s.long = s.long || len(tok) > len(short)+1+bodyLetters+checkDigits
 	return ent
 }
 
-// MaskText is Mask for a text on its own, such as a transcript, a tool's result or a note: same tokens, same map. What
+// MaskText is Mask for a text on its own, such as a tool's result or a note: same tokens, same map. What
 // a profile blocks in a request is masked here, since nothing is sent. A text in which nothing changes is returned
 // itself.
 func (s *Session) MaskText(text string) string {
-	s.scanner.scan(text, s.p.requestOn)
-	if len(s.scanner.spans) == 0 {
+	return s.rewritten(text, s.detector.request(s.p, text, "", posUser))
+}
+
+// Transcribe is the form of a text that is kept: MaskText, and beyond it what the profile does not let a transcript hold.
+func (s *Session) Transcribe(text string) string {
+	return s.rewritten(text, s.detector.stored(s.p, text))
+}
+
+func (s *Session) rewritten(text string, hits []hit) string {
+	if len(hits) == 0 {
 		return text
 	}
 	var b strings.Builder
 	from := 0
-	for _, x := range s.scanner.settle(&s.p.request) {
-		repl, act := s.replace(x.ent, text[x.start:x.end], false)
+	for _, x := range hits {
+		repl, act := s.replace(x.ent, text[x.start:x.end], x.act, posUser)
 		switch act {
 		case Flag:
 			continue
 		case Block:
-			repl = s.label(x.ent, text[x.start:x.end])
+			repl = s.p.label(x.ent, text[x.start:x.end])
 		}
 		b.WriteString(text[from:x.start])
 		b.WriteString(repl)
@@ -426,19 +377,32 @@ func (s *Session) MaskText(text string) string {
 
 // Findings tells what was done so far in both directions, sorted by entity and action: distinct values, not occurrences.
 func (s *Session) Findings() []Finding {
-	var out []Finding
-	for e := range s.counts {
-		for a, n := range s.counts[e] {
-			if n > 0 {
-				out = append(out, Finding{catalogue[e].name, actionOrder[a], n})
-			}
-		}
+	sum := map[Finding]int{}
+	for k, n := range s.counts {
+		sum[Finding{Entity: s.p.row(k.ent).name, Action: k.act}] += n
+	}
+	if len(sum) == 0 {
+		return nil
+	}
+	out := make([]Finding, 0, len(sum))
+	for f, n := range sum {
+		f.Count = n
+		out = append(out, f)
 	}
 	slices.SortFunc(out, func(a, b Finding) int {
-		if c := strings.Compare(a.Entity, b.Entity); c != 0 {
-			return c
-		}
-		return strings.Compare(string(a.Action), string(b.Action))
+		return cmp.Or(strings.Compare(a.Entity, b.Entity), strings.Compare(string(a.Action), string(b.Action)))
+	})
+	return out
+}
+
+// Tallies is Findings with where each was found, sorted by entity, position and action.
+func (s *Session) Tallies() []Tally {
+	out := make([]Tally, 0, len(s.counts))
+	for k, n := range s.counts {
+		out = append(out, Tally{Entity: s.p.row(k.ent).name, Position: k.at.String(), Action: k.act, Count: n})
+	}
+	slices.SortFunc(out, func(a, b Tally) int {
+		return cmp.Or(strings.Compare(a.Entity, b.Entity), strings.Compare(a.Position, b.Position), strings.Compare(string(a.Action), string(b.Action)))
 	})
 	return out
 }
@@ -458,7 +422,7 @@ func (s *Session) Entries() []Entry {
 // knows stays: an entry never changes what a token stands for.
 func (s *Session) Load(entries []Entry) {
 	for _, x := range entries {
-		e, ok := wellFormed(x.Token)
+		e, ok := s.p.wellFormed(x.Token)
 		if !ok || x.Value == "" {
 			continue
 		}

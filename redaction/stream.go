@@ -10,14 +10,30 @@ import (
 // what it returns over all calls does not depend on how the text was cut into deltas.
 //
 // A channel is either text or a tool's input, from its first delta on. A Stream is not safe for concurrent use.
+//
+// Where the profile blocks what a model writes, the Stream gives out what came before it and then nothing more, and Blocked says why.
 type Stream struct {
-	r        reader
+	r        reader // of what is left to do here
+	all      reader // of all there is to do
+	hider    *Stream
 	channels []*channel
 }
 
+// Blocked returns the fault of kind Forbidden, code content_policy, that ends an answer with what the profile blocks in answers; nil
+// when there is none.
+func (st *Stream) Blocked() error { return st.r.halt.fault("redaction.Stream") }
+
+// Active reports whether the stream may change anything at all. Where it may, a surface leaves out what repeats the text in another
+// form, such as log probabilities.
+func (st *Stream) Active() bool { return st.all.active() }
+
 // Stream makes the restorer of one provider stream.
 func (s *Session) Stream() *Stream {
-	return &Stream{r: reader{s: s, hide: true}}
+	all := reader{s: s, hide: true, halt: &halt{}}
+	if all.slow() {
+		return &Stream{r: all.restorer(), all: all, hider: &Stream{r: all.hider(), all: all.hider()}}
+	}
+	return &Stream{r: all, all: all}
 }
 
 // channel is the state of one text or one JSON document in the making.
@@ -29,7 +45,8 @@ type channel struct {
 	pem     bool   // held is a private key's block whose end has not come
 	changes []change
 
-	json *document // of a tool's input
+	sieve *sieve    // of a text, where the profile asks for one
+	json  *document // of a tool's input
 }
 
 func (st *Stream) channel(id int) *channel {
@@ -45,10 +62,34 @@ func (st *Stream) channel(id int) *channel {
 
 // Text takes the next piece of a plain text and returns what may be shown now, which can be nothing.
 func (st *Stream) Text(id int, delta string) string {
-	if delta == "" || !st.r.active() {
+	if delta == "" || !st.Active() {
 		return delta
 	}
+	if st.r.halt.count > 0 {
+		return ""
+	}
 	c := st.channel(id)
+	if st.hider != nil {
+		if c.sieve == nil {
+			c.sieve = &sieve{r: st.all}
+		}
+		delta = st.hider.Text(id, delta)
+		if halted := st.r.halt.count > 0; halted || delta != "" {
+			delta = c.sieve.pass(delta, !halted)
+		}
+		if st.r.halt.count > 0 { // what came before is all there is
+			c.held = append(c.held, delta...)
+			return st.settle(c, false)
+		}
+		if delta == "" {
+			return ""
+		}
+	}
+	return st.text(c, delta)
+}
+
+// text takes what may be shown but for tokens and secrets.
+func (st *Stream) text(c *channel, delta string) string {
 	if len(c.held) == 0 && c.keep == 0 {
 		var t tail
 		c.changes, t = st.r.read(delta, c.prev, true, c.changes[:0])
@@ -56,7 +97,7 @@ func (st *Stream) Text(id int, delta string) string {
 			c.prev = delta[len(delta)-1]
 			return delta
 		}
-		return c.emit(delta, t)
+		return st.emit(c, delta, t)
 	}
 	c.held = append(c.held, delta...)
 	if c.waits(len(delta)) {
@@ -92,11 +133,12 @@ func (st *Stream) settle(c *channel, more bool) string {
 	}
 	var t tail
 	c.changes, t = st.r.read(text, c.prev, more, c.changes[:0])
-	return c.emit(text, t)
+	return st.emit(c, text, t)
 }
 
 // emit returns the decided part of text and keeps the rest.
-func (c *channel) emit(text string, t tail) string {
+func (st *Stream) emit(c *channel, text string, t tail) string {
+	st.r.count(c.changes)
 	out := spliced(text[:t.hold], c.changes)
 	if t.hold > 0 {
 		c.prev = text[t.hold-1]
@@ -110,8 +152,11 @@ func (c *channel) emit(text string, t tail) string {
 // ToolInput takes the next fragment of a JSON document and returns what may be passed on now. Only string values are
 // touched, and what is put into them is escaped; a fragment may end anywhere, inside an escape too.
 func (st *Stream) ToolInput(id int, delta string) string {
-	if delta == "" || !st.r.active() {
+	if delta == "" || !st.Active() {
 		return delta
+	}
+	if st.r.halt.count > 0 {
+		return ""
 	}
 	c := st.channel(id)
 	if c.json == nil {
@@ -132,8 +177,14 @@ func (st *Stream) Flush(id int) string {
 }
 
 func (st *Stream) end(c *channel) string {
+	if st.r.halt.count > 0 {
+		return ""
+	}
 	if c.json != nil {
 		return st.endValue(c)
+	}
+	if c.sieve != nil {
+		c.held = append(c.held, c.sieve.pass(st.hider.Flush(c.id), false)...)
 	}
 	return st.settle(c, false)
 }
@@ -142,6 +193,9 @@ func (st *Stream) end(c *channel) string {
 // channels with nothing left are absent. A secret that had begun and was not decided is hidden, never shown.
 func (st *Stream) FlushAll() map[int]string {
 	var out map[int]string
+	if st.r.halt.count > 0 {
+		return nil
+	}
 	for _, c := range st.channels {
 		if rest := st.cut(c); rest != "" {
 			if out == nil {
@@ -155,11 +209,16 @@ func (st *Stream) FlushAll() map[int]string {
 }
 
 func (st *Stream) cut(c *channel) string {
+	if c.sieve != nil {
+		rest := st.hider.cut(st.hider.channel(c.id))
+		c.held = append(c.held, c.sieve.pass(rest, false)...)
+		return st.settle(c, false)
+	}
 	if len(c.held) > 0 && c.keep == 0 {
 		// What is held begins with the undecided candidate.
 		var t tail
 		if c.changes, t = st.r.read(string(c.held), c.prev, true, c.changes[:0]); t.strong && t.hold == 0 {
-			st.r.s.counts[t.ent][severity(Mask)]++
+			st.r.s.count(t.ent, Mask, posAssistant)
 			return catalogue[t.ent].label
 		}
 	}
@@ -272,22 +331,15 @@ func (st *Stream) plain(c *channel, piece string, more bool) bool {
 	if piece == "" {
 		return true
 	}
-	var hit bool
-	prev := c.prev
-	for i := range len(piece) {
-		if b := piece[i]; first[b] {
-			hit = true
-			break
-		}
+	if st.hider != nil {
+		return false
 	}
-	if hit {
-		before := st.r.s.counts
-		var t tail
-		c.changes, t = st.r.read(piece, prev, more, c.changes[:0])
-		if len(c.changes) > 0 || t.hold < len(piece) || t.keep != 0 {
-			st.r.s.counts = before // the piece is read again with its raw form at hand
-			return false
-		}
+	var t tail
+	had := *st.r.halt
+	c.changes, t = st.r.read(piece, c.prev, more, c.changes[:0])
+	if len(c.changes) > 0 || t.hold < len(piece) || t.keep != 0 {
+		*st.r.halt = had // the piece is read again with its raw form at hand
+		return false
 	}
 	c.prev = piece[len(piece)-1]
 	return true
@@ -339,6 +391,9 @@ func (d *document) decode(c *channel, more bool) {
 func (st *Stream) settleValue(c *channel, more bool) string {
 	d := c.json
 	text := string(c.held)
+	if st.hider != nil {
+		return st.wholeValue(c, text, more)
+	}
 	start := 0
 	if c.keep != 0 {
 		end, growing := extent(text, 0, c.keep, more)
@@ -354,6 +409,7 @@ func (st *Stream) settleValue(c *channel, more bool) string {
 	}
 	var t tail
 	c.changes, t = st.r.read(text[start:], c.prev, more, c.changes[:0])
+	st.r.count(c.changes)
 	out := make([]byte, 0, len(d.raw)+32)
 	from := start
 	for _, ch := range c.changes {
@@ -375,6 +431,36 @@ func (st *Stream) settleValue(c *channel, more bool) string {
 		c.prev, c.keep, c.pem = 0, 0, false
 	}
 	return string(out)
+}
+
+// maxValue bounds the bytes of a string value that are held back as a whole.
+const maxValue = 64 << 10
+
+// wholeValue holds a value back until all of it is there: nobody can use a tool's input before it is complete.
+func (st *Stream) wholeValue(c *channel, text string, more bool) string {
+	d := c.json
+	cut := len(text)
+	if more {
+		if len(text) < maxValue {
+			return ""
+		}
+		if k := strings.LastIndexAny(text[:maxValue], " \n\t"); k > 0 {
+			cut = k + 1
+		} else {
+			cut = maxValue
+		}
+	}
+	out := d.raw[:d.offset[cut]:d.offset[cut]]
+	if whole := st.all.whole(text[:cut]); whole != text[:cut] {
+		out = appendEscaped(nil, whole)
+	}
+	passed := string(out)
+	d.drop(c, cut)
+	if !more {
+		passed += string(d.raw)
+		d.raw, d.offset, c.held = d.raw[:0], d.offset[:0], c.held[:0]
+	}
+	return passed
 }
 
 // drop forgets the first n held bytes.

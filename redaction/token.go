@@ -46,9 +46,9 @@ func deriveKey(master []byte, parts ...string) []byte {
 }
 
 // letters writes the keyed letters of a value.
-func letters(key []byte, e entity, value string, n int) []byte {
+func letters(key []byte, entity, value string, n int) []byte {
 	h := hmac.New(sha256.New, key)
-	h.Write([]byte(catalogue[e].name))
+	h.Write([]byte(entity))
 	h.Write([]byte{0})
 	h.Write([]byte(value))
 	x := binary.BigEndian.Uint64(h.Sum(nil))
@@ -61,17 +61,17 @@ func letters(key []byte, e entity, value string, n int) []byte {
 }
 
 // token makes the token of a value with n keyed letters.
-func token(key []byte, e entity, value string, n int) string {
-	b := letters(key, e, value, n)
-	c := checksum(e, b)
+func token(key []byte, r *row, value string, n int) string {
+	b := letters(key, r.name, value, n)
+	c := checksum(r.short, b)
 	b = append(b, alphabet[c/20], alphabet[c%20])
-	return catalogue[e].short + "_" + string(b)
+	return r.short + "_" + string(b)
 }
 
 // checksum is a weighted sum modulo a prime below 400: any one changed letter, any two exchanged letters and a changed
 // entity change it.
-func checksum(e entity, body []byte) int {
-	sum, w := int(e)+1, 5
+func checksum(short string, body []byte) int {
+	sum, w := seed(short), 5
 	for _, b := range body {
 		sum += w * int(letterValue[b])
 		w = w * 5 % 397
@@ -80,43 +80,33 @@ func checksum(e entity, body []byte) int {
 }
 
 // wellFormed returns the entity of a token in its exact spelling.
-func wellFormed(tok string) (entity, bool) {
-	for e := entity(0); e < entityCount; e++ {
-		short := catalogue[e].short
-		if catalogue[e].secret || len(tok) <= len(short) || tok[:len(short)] != short || tok[len(short)] != '_' {
+func (p *Profile) wellFormed(tok string) (entity, bool) {
+	for e := range p.entities() {
+		r := p.row(e)
+		short := r.short
+		if r.secret && !p.reveal || len(tok) <= len(short) || tok[:len(short)] != short || tok[len(short)] != '_' {
 			continue
 		}
 		body := []byte(tok[len(short)+1:])
 		if n := len(body) - checkDigits; n != bodyLetters && n != longLetters {
 			continue
 		}
-		return e, checked(e, body)
+		return e, checked(short, body)
 	}
 	return 0, false
 }
 
 // checked verifies the letters and the check letters of a body.
-func checked(e entity, body []byte) bool {
+func checked(short string, body []byte) bool {
 	n := len(body) - checkDigits
 	for _, b := range body {
 		if letterValue[b] == 0 || b >= 'a' {
 			return false
 		}
 	}
-	c := checksum(e, body[:n])
+	c := checksum(short, body[:n])
 	return body[n] == alphabet[c/20] && body[n+1] == alphabet[c%20]
 }
-
-// tokenFirst marks the bytes a token's spelling begins with.
-var tokenFirst = func() (t [256]bool) {
-	for e := range catalogue {
-		if !catalogue[e].secret {
-			t[catalogue[e].short[0]] = true
-			t[catalogue[e].short[0]|0x20] = true
-		}
-	}
-	return t
-}()
 
 // separators are the ways models write the underscore of a token.
 var separators = []string{"_", `\_`, `\\_`, "-", " ", "&#95;", "&lowbar;", "%5F", "%5f", "\u00a0", "\u2011"}
@@ -137,7 +127,7 @@ func (s *Session) tokenAt(text string, i int, prev byte, more bool) (match, *ent
 	}
 	waiting := false
 	for _, e := range s.kinds {
-		if text[i]&^0x20 != catalogue[e].short[0] {
+		if text[i]&^0x20 != s.p.row(e).short[0] {
 			continue
 		}
 		m, ent := s.spelling(text, i, e, wordStart, more)
@@ -166,7 +156,7 @@ func (s *Session) spelling(text string, i int, e entity, loose, more bool) (matc
 		}
 		return wait
 	}
-	short := catalogue[e].short
+	short := s.p.row(e).short
 	exact := true
 	j := i
 	for k := range len(short) {
@@ -179,8 +169,20 @@ func (s *Session) spelling(text string, i int, e entity, loose, more bool) (matc
 		if partialRune(text, j, limit) {
 			return ended(), nil
 		}
+		if short[k] == '_' { // models treat one in a name as they treat the other
+			w, v := separated(text[j:limit])
+			switch {
+			case v == undecided:
+				return ended(), nil
+			case v == no:
+				return match{}, nil
+			}
+			exact = exact && w == 1 && text[j] == '_'
+			j += w
+			continue
+		}
 		if text[j] != short[k] {
-			if text[j]&^0x20 != short[k] {
+			if text[j]&^0x20 != short[k] || !isLetter(text[j]) {
 				return match{}, nil
 			}
 			exact = false
@@ -202,7 +204,7 @@ func (s *Session) spelling(text string, i int, e entity, loose, more bool) (matc
 		return match{}, nil
 	}
 
-	var name [32]byte
+	var name [64]byte
 	at0 := copy(name[:], short)
 	name[at0] = '_'
 	at0++

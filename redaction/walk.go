@@ -14,47 +14,45 @@ import (
 // maxDepth bounds how deep a body may nest. Requests of people nest about ten deep, tool arguments somewhat more.
 const maxDepth = 256
 
-// maxKindDepth bounds where objects are looked through for their type before they are walked; content blocks do not
+// maxPeekDepth bounds where objects are looked through for their type before they are walked; content blocks do not
 // nest deeper, and without a bound each level would read the rest of the body once more.
-const maxKindDepth = 24
+const maxPeekDepth = 24
 
-// place says what the value at hand is, and so which strings in it are text.
-type place uint8
+// leaf is one string value of a body.
+type leaf struct {
+	start, end int // inside the quotes
+	escaped    bool
+	is         treatment
+	pos        position
+	key        string // that owns it, or owns the array it stands in
+	mime       string // what its object says it is, as written: for media
+}
 
-const (
-	placeAny      place = iota // unknown: every string is text but ids, types and opaque data
-	placeSkip                  // never touched
-	placeRoot                  // the request or response object
-	placeMetadata              // who asks, opaque to the model
-	placeMessages              // array of messages
-	placeMessage               //
-	placeContent               // string, block, or array of blocks
-	placeBlock                 // one content block
-	placeSource                // of a document, an image or a search result
-	placeInput                 // arguments of a tool: every value is text, whatever its key
-	placeTools                 // array of tool definitions
-	placeTool                  //
-	placeSchema                // a JSON Schema: descriptions and examples are text, keys and enums are not
-	placeSchemas               // an object whose keys are names and whose values are schemas
-)
-
-// sink receives the text leaves of a body: start and end lie inside the quotes, escaped says a backslash is among them,
-// operator that the text comes from who runs the app rather than who talks in it.
+// sink receives the leaves of a body.
 type sink interface {
-	leaf(start, end int, escaped, operator bool) error
+	leaf(leaf) error
+	number(start, end int, key string, p position) error
+	key(start, end int, escaped bool, p position) error
+	// without is told of a value that must go when the text beside it changes.
+	without(start, end int)
 }
 
 // walker reads a JSON body without decoding it and hands its text leaves to a sink.
 type walker struct {
-	b        []byte
-	i        int
-	depth    int
-	operator bool
-	sink     sink
+	b     []byte
+	i     int
+	depth int
+	pos   position
+	owner string // the key of the value at hand
+	mime  string
+	sink  sink
+	free  bool // keys and numbers are told, too
+
+	answer bool // it is what a model wrote
 }
 
 func (w *walker) walk(p place) error {
-	if err := w.value(p); err != nil {
+	if err := w.value(field{is: scanned, to: p}); err != nil {
 		return err
 	}
 	if w.space(); w.i < len(w.b) {
@@ -78,7 +76,7 @@ func (w *walker) space() {
 	}
 }
 
-func (w *walker) value(p place) error {
+func (w *walker) value(f field) error {
 	w.space()
 	if w.i >= len(w.b) {
 		return w.invalid(w.i)
@@ -86,21 +84,28 @@ func (w *walker) value(p place) error {
 	switch c := w.b[w.i]; c {
 	case '"':
 		start, end, escaped, err := w.str()
-		if err != nil || p == placeSkip {
+		if err != nil || f.is == never || f.is == structural {
 			return err
 		}
-		return w.sink.leaf(start, end, escaped, w.operator)
+		return w.sink.leaf(leaf{start: start, end: end, escaped: escaped, is: f.is, pos: w.pos, key: w.owner, mime: w.mime})
 	case '{', '[':
 		if w.depth++; w.depth > maxDepth {
 			return fault.New(fault.Invalid, "redaction.walk", "invalid_json", "The request body nests too deeply at byte "+strconv.Itoa(w.i)+"; flatten it to at most "+strconv.Itoa(maxDepth)+" levels.")
 		}
+		from, goes := w.i, w.answer && f.is == beside
+		if goes {
+			f = asOpaque
+		}
 		var err error
 		if c == '{' {
-			err = w.object(p)
+			err = w.object(f)
 		} else {
-			err = w.array(p)
+			err = w.array(f)
 		}
 		w.depth--
+		if err == nil && goes {
+			w.sink.without(from, w.i)
+		}
 		return err
 	case 't':
 		return w.literal("true")
@@ -109,9 +114,16 @@ func (w *walker) value(p place) error {
 	case 'n':
 		return w.literal("null")
 	default:
-		return w.number()
+		from := w.i
+		if err := w.number(); err != nil || f.is == never || !w.free || w.i-from < minNumber {
+			return err
+		}
+		return w.sink.number(from, w.i, w.owner, w.pos)
 	}
 }
+
+// minNumber is the least length of a JSON number that can be somebody's: no entity is shorter.
+const minNumber = 7
 
 func (w *walker) literal(l string) error {
 	if len(w.b)-w.i < len(l) || view(w.b[w.i:w.i+len(l)]) != l {
@@ -183,15 +195,17 @@ func (w *walker) str() (start, end int, escaped bool, err error) {
 	}
 }
 
-func (w *walker) array(p place) error {
-	p = p.element()
+func (w *walker) array(f field) error {
+	if s := &shapes[f.to]; s.element != placeAny {
+		f.to = s.element
+	}
 	w.i++
 	if w.space(); w.i < len(w.b) && w.b[w.i] == ']' {
 		w.i++
 		return nil
 	}
 	for {
-		if err := w.value(p); err != nil {
+		if err := w.value(f); err != nil {
 			return err
 		}
 		w.space()
@@ -210,50 +224,79 @@ func (w *walker) array(p place) error {
 	}
 }
 
-func (w *walker) object(p place) error {
-	if p == placeContent {
-		p = placeBlock
+// name reads the key at w.i and the colon behind it.
+func (w *walker) name() (key string, start, end int, escaped bool, err error) {
+	if w.space(); w.i >= len(w.b) || w.b[w.i] != '"' {
+		return "", 0, 0, false, w.invalid(w.i)
 	}
-	var kind string
-	if (p == placeBlock || p == placeSource) && w.depth <= maxKindDepth {
-		kind = w.kind()
+	if start, end, escaped, err = w.str(); err != nil {
+		return "", 0, 0, false, err
 	}
+	key = view(w.b[start:end])
+	if escaped {
+		d, bad := unescape(nil, w.b[start:end])
+		if bad >= 0 {
+			return "", 0, 0, false, w.invalid(start + bad)
+		}
+		key = view(d)
+	}
+	if w.space(); w.i >= len(w.b) || w.b[w.i] != ':' {
+		return "", 0, 0, false, w.invalid(w.i)
+	}
+	w.i++
+	w.space()
+	return key, start, end, escaped, nil
+}
+
+func (w *walker) object(f field) error {
+	p := f.to
+	if shapes[p].object != placeAny {
+		p = shapes[p].object
+	}
+	was, owner, mime := w.pos, w.owner, w.mime
+	var saw sight
+	if s := &shapes[p]; s.peek && w.depth <= maxPeekDepth {
+		saw = w.peek()
+		w.mime = saw.mime
+		switch {
+		case s.speaks && saw.role != "" && !w.pos.operator():
+			w.pos = speaker(saw.role)
+		case saw.kind == `"search_result"`:
+			w.pos = posRetrieved
+		case p == placeBlock && strings.HasSuffix(saw.kind, `tool_result"`):
+			w.pos = posToolResult
+		}
+	}
+	at := w.i
 	w.i++
 	if w.space(); w.i < len(w.b) && w.b[w.i] == '}' {
 		w.i++
+		w.pos, w.owner, w.mime = was, owner, mime
 		return nil
 	}
 	for {
-		if w.space(); w.i >= len(w.b) || w.b[w.i] != '"' {
-			return w.invalid(w.i)
-		}
-		at := w.i
-		start, end, escaped, err := w.str()
+		key, start, end, escaped, err := w.name()
 		if err != nil {
 			return err
 		}
-		key := view(w.b[start:end])
-		if escaped {
-			d, bad := unescape(nil, w.b[start:end])
-			if bad >= 0 {
-				return w.invalid(start + bad)
+		m := f
+		if f.is != never || f.to != placeNever {
+			m = p.member(key, saw, w.i < len(w.b) && w.b[w.i] == '"')
+		}
+		if w.free && m.keyed && end-start >= minNumber {
+			if err := w.sink.key(start, end, escaped, w.pos); err != nil {
+				return err
 			}
-			key = view(d)
 		}
-		if w.space(); w.i >= len(w.b) || w.b[w.i] != ':' {
-			return w.invalid(w.i)
+		had := w.pos
+		if m.pos != posSame {
+			w.pos = m.pos
 		}
-		w.i++
-		w.space()
-		m := p.member(key, kind, w.i < len(w.b) && w.b[w.i] == '"')
-		was := w.operator
-		if p == placeRoot && (key == "system" || key == "tools") {
-			w.operator = true
-		}
+		w.owner = key
 		if err := w.value(m); err != nil {
 			return err
 		}
-		w.operator = was
+		w.pos = had
 		w.space()
 		if w.i >= len(w.b) {
 			return w.invalid(at)
@@ -263,6 +306,7 @@ func (w *walker) object(p place) error {
 			w.i++
 		case '}':
 			w.i++
+			w.pos, w.owner, w.mime = was, owner, mime
 			return nil
 		default:
 			return w.invalid(w.i)
@@ -270,173 +314,81 @@ func (w *walker) object(p place) error {
 	}
 }
 
-// kind returns the "type" of the object at w.i when that type makes strings untouchable, else "". An object that names
-// its type twice has none: readers differ in which one they believe.
-func (w *walker) kind() string {
+// sight is what an object says of itself, as written, quotes and all. What it says twice it does not say: readers differ
+// in which of two they believe, so such an object gets no exemption.
+type sight struct {
+	kind, role, mime string
+	signed           bool
+}
+
+// peek looks through the object at w.i for its type, its speaker, its media type and its signature.
+func (w *walker) peek() sight {
 	look := walker{b: w.b, i: w.i + 1, depth: w.depth, sink: nothing{}}
-	kind, first := "", true
+	var s sight
+	twice := sight{kind: `""`, role: `""`, mime: `""`}
+	note := func(have *string, v string) {
+		if *have != "" && *have != v {
+			v = `""`
+		}
+		*have = v
+	}
 	for {
-		if look.space(); look.i >= len(look.b) || look.b[look.i] != '"' {
-			return kind
+		if look.space(); look.i < len(look.b) && look.b[look.i] == '}' {
+			return s
 		}
-		start, end, escaped, err := look.str()
+		key, _, _, _, err := look.name()
 		if err != nil {
-			return ""
+			return twice
 		}
-		key := view(look.b[start:end])
-		if escaped {
-			d, _ := unescape(nil, look.b[start:end])
-			key = view(d)
-		}
-		if look.space(); look.i >= len(look.b) || look.b[look.i] != ':' {
-			return ""
-		}
-		look.i++
-		look.space()
 		from := look.i
-		if err := look.value(placeSkip); err != nil {
-			return ""
+		if look.value(field{is: never, to: placeNever}) != nil {
+			return twice
 		}
-		if key == "type" {
-			v := view(look.b[from:look.i])
-			if !first && v != kind {
-				return ""
+		v := view(look.b[from:look.i])
+		switch key {
+		case "type":
+			note(&s.kind, v)
+		case "thought":
+			if v == "true" {
+				note(&s.kind, `"thinking"`)
 			}
-			switch v {
-			case `"thinking"`, `"redacted_thinking"`, `"base64"`:
-				kind, first = v, false
-			default:
-				// Nothing but these makes a difference, so the rest of the object need not be looked at: a second
-				// type could only ask for less scanning.
-				return ""
-			}
+		case "role":
+			note(&s.role, v)
+		case "media_type", "mimeType", "mime_type", "format":
+			note(&s.mime, v)
+		case "signature", "thoughtSignature", "thought_signature", "encrypted_content":
+			s.signed = s.signed || len(v) > 2 && v[0] == '"'
 		}
 		if look.space(); look.i >= len(look.b) || look.b[look.i] != ',' {
-			return kind
+			return s
 		}
 		look.i++
 	}
+}
+
+// speaker is the part a message of that role is.
+func speaker(role string) position {
+	switch role {
+	case `"system"`, `"developer"`:
+		return posSystem
+	case `"assistant"`, `"model"`:
+		return posAssistant
+	case `"tool"`, `"function"`:
+		return posToolResult
+	case `"user"`:
+		return posUser
+	}
+	return posOther
 }
 
 type nothing struct{}
 
 var _ sink = nothing{}
 
-func (nothing) leaf(int, int, bool, bool) error { return nil }
-
-// element is the place of an array's elements.
-func (p place) element() place {
-	switch p {
-	case placeMessages:
-		return placeMessage
-	case placeContent:
-		return placeBlock
-	case placeTools:
-		return placeTool
-	}
-	return p
-}
-
-// member is the place of an object's member; str says that its value is a string. Only strings are skipped by key: a
-// container under the name of an id is something we do not know, so it is scanned.
-func (p place) member(key, kind string, str bool) place {
-	switch p {
-	case placeSkip, placeInput:
-		return p
-	case placeRoot:
-		switch key {
-		case "system", "content":
-			return placeContent
-		case "messages":
-			return placeMessages
-		case "tools":
-			return placeTools
-		case "metadata":
-			return placeMetadata
-		}
-	case placeMetadata:
-		if str && key == "user_id" {
-			return placeSkip
-		}
-		return placeAny
-	case placeMessage:
-		if key == "content" {
-			return placeContent
-		}
-	case placeBlock:
-		switch key {
-		case "content":
-			return placeContent
-		case "input":
-			return placeInput
-		case "source":
-			return placeSource
-		case "name", "tool_name":
-			if str {
-				return placeSkip
-			}
-		case "thinking":
-			if str && kind == `"thinking"` {
-				return placeSkip
-			}
-		case "data":
-			if str && kind == `"redacted_thinking"` {
-				return placeSkip
-			}
-		}
-	case placeSource:
-		switch key {
-		case "content":
-			return placeContent
-		case "data":
-			if str && kind == `"base64"` {
-				return placeSkip
-			}
-		}
-	case placeTool:
-		switch key {
-		case "name":
-			if str {
-				return placeSkip
-			}
-		case "input_schema":
-			return placeSchema
-		case "input_examples":
-			return placeInput
-		}
-	case placeSchemas:
-		return placeSchema
-	case placeSchema:
-		switch key {
-		case "properties", "patternProperties", "$defs", "definitions", "dependentSchemas":
-			return placeSchemas
-		case "enum", "const", "required", "dependentRequired":
-			return placeSkip
-		case "default", "examples", "example":
-			return placeInput
-		case "type", "format", "pattern", "$ref", "$id", "$schema", "$anchor", "contentEncoding", "contentMediaType":
-			if str {
-				return placeSkip
-			}
-		}
-		return placeSchema
-	}
-	switch key {
-	case "cache_control":
-		return placeSkip
-	case "schema":
-		return placeSchema
-	case "type", "id", "role", "model", "signature", "media_type", "encrypted_content", "encrypted_index", "encrypted_stdout", "authorization_token":
-		// The last is the credential a caller gives the provider for an MCP server: hiding it would break what it is for.
-		if str {
-			return placeSkip
-		}
-	}
-	if str && strings.HasSuffix(key, "_id") {
-		return placeSkip
-	}
-	return placeAny
-}
+func (nothing) leaf(leaf) error                         { return nil }
+func (nothing) number(int, int, string, position) error { return nil }
+func (nothing) key(int, int, bool, position) error      { return nil }
+func (nothing) without(int, int)                        {}
 
 // view lets bytes be read as a string without a copy. It must not outlive the bytes; what is kept is cloned.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
@@ -602,7 +554,7 @@ func pointerTo(b []byte, offset int) string {
 				w.space()
 			}
 			from := w.i
-			if w.value(placeSkip) != nil {
+			if w.value(field{is: never, to: placeNever}) != nil {
 				return path
 			}
 			if offset < w.i {

@@ -33,7 +33,7 @@ func TestWithOnlyGetsStricter(t *testing.T) {
 				}
 			}
 		}
-		if *p != was {
+		if p.request != was.request || p.response != was.response || p.floor != was.floor {
 			t.Errorf("%s was changed", base)
 		}
 	}

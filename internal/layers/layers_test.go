@@ -12,12 +12,12 @@ var rules = Rules{
 	Rank: map[string]int{
 		"cmd/gateway":     6,
 		"gateway/httpapi": 5, "admin": 5, "libsql": 5, "policy/rego/author": 5, "provider/*": 5, "dispatch/*": 5, "tenancy/jwks": 5, "tenancy/me": 5, "journal": 5,
-		"gateway": 4, "policy/rego": 4, "policy/rego/worker": 4,
-		"policy/rego/check": 3, "policy/rego/fuel": 3, "policy/rego/templates": 3,
+		"gateway": 4, "policy/rego": 4, "policy/rego/worker": 4, "provider/exchange": 4,
+		"redaction/score": 3, "policy/rego/check": 3, "policy/rego/fuel": 3, "policy/rego/templates": 3,
 		"provider": 3, "cache": 3, "transcript": 3, "metrics": 3,
 		"policy": 2, "billing": 2, "dispatch": 2, "redaction": 2, "keyring": 2,
 		"tenancy": 1, "wire/*": 1,
-		"chat": 0, "fault": 0, "sse": 0, "migrations": 0,
+		"chat": 0, "fault": 0, "sse": 0, "jsonscan": 0, "migrations": 0,
 	},
 	Fences: map[string][]string{
 		"github.com/labstack/echo":                  {"gateway/httpapi", "admin", "cmd/gateway"},
