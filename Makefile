@@ -6,7 +6,7 @@ LDFLAGS := -X main.version=$(VERSION)
 DATA ?= ./data
 ARGS ?=
 
-.PHONY: help build run test unit integration race lint vet fuzz bench clean check tools
+.PHONY: help build run test unit integration race lint vet fuzz bench clean check tools redaction-score
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -24,7 +24,8 @@ unit: ## unit tests, fuzz seeds and benchmarks once; no network, no Node
 	$(GO) test -timeout 10m -bench . -benchtime 1x ./...
 
 race: ## the concurrent packages under the race detector
-	$(GO) test -race -timeout 15m ./gateway/... ./journal/... ./libsql/... ./billing/... ./tenancy/... ./keyring/... ./policy/... ./dispatch/... ./provider/... ./redaction ./metrics ./cmd/...
+	$(GO) test -race -timeout 15m ./gateway/... ./journal/... ./libsql/... ./billing/... ./tenancy/... ./keyring/... ./policy/... ./dispatch/... ./provider/... ./redaction/external ./metrics ./cmd/...
+	$(GO) test -race -timeout 10m -run 'Session|Stream|Policy|Restore|Mask|Log|Detector' ./redaction
 
 integration: ## official SDKs and foreign clients against the real binary; installs what it needs
 	$(GO) test -tags integration -timeout 15m -count 1 ./internal/integration/... ./internal/testkit/...
@@ -43,6 +44,9 @@ fuzz: ## every fuzz target by count, FUZZ=n executions each
 bench: ## overhead against a bare reverse proxy, then the packages' own benchmarks
 	$(GO) run ./bench
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime 300ms ./redaction ./wire/... ./sse ./policy/... ./billing ./journal ./metrics ./tenancy ./keyring ./cache ./libsql
+
+redaction-score: ## score what redaction finds on labelled rows, ROWS=files
+	$(GO) run ./cmd/gateway redaction score $(or $(ROWS),$(wildcard ../shared/data/redaction/*.jsonl ../shared/data/redaction/*.jsonl.gz))
 
 clean: ## remove what was built; keeps data/
 	rm -rf bin

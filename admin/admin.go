@@ -40,10 +40,11 @@ type Reports interface {
 	Report(ctx context.Context, org tenancy.OrgID, q billing.Query) ([]billing.Row, error)
 }
 
-// Known names what policies may speak of, for warnings about globs that match nothing.
+// Known names what policies may speak of, for warnings about globs that match nothing and for lists.
 type Known interface {
 	Capabilities() []string
 	Models() []string
+	Registered() []Registered // sorted by name
 	HasProvider(name string) bool
 }
 
@@ -58,6 +59,8 @@ type Config struct {
 	Known     Known
 	Clock     func() time.Time
 	Policies  PolicyConfig
+	Redaction RedactionConfig
+	Budgets   BudgetConfig
 }
 
 type api struct{ Config }
@@ -74,7 +77,10 @@ func Mount(g *echo.Group, c Config) {
 	org.POST("/keys", a.admins(a.saveKey))
 	org.DELETE("/keys/:id", a.admins(a.revokeKey))
 	org.GET("/audit", a.admins(a.audit))
+	org.GET("/capabilities", a.admins(a.capabilities))
 	a.mountPolicy(org)
+	a.mountRedaction(org)
+	a.mountBudgets(org)
 }
 
 // admins lets only admins of the path's organisation through: its own, or a superuser who says so with X-Act-As-Org.
@@ -152,7 +158,7 @@ type settingsView struct {
 }
 
 func (a *api) viewSettings(c echo.Context, s policy.Settings, rev int64) error {
-	warnings := policy.Warnings(s, a.Known.Capabilities(), a.Known.Models())
+	warnings := a.warnings(s)
 	if warnings == nil {
 		warnings = []string{}
 	}
@@ -182,6 +188,12 @@ func (a *api) patchSettings(c echo.Context, t tenancy.Tenant) error {
 			return fault.Invalidf(op, "", "If-Match must be the ETag of a GET of these settings.")
 		}
 	}
+	if err := a.checkRedaction(c.Request().Context(), t.Org.ID, patch); err != nil {
+		return err
+	}
+	if expect, err = a.mayPatch(c.Request().Context(), t.Org.ID, patch, expect); err != nil {
+		return err
+	}
 	s, rev, err := a.Settings.Patch(lasting(c), t.Org.ID, patch, expect, t.User)
 	if err != nil {
 		return err
@@ -190,6 +202,27 @@ func (a *api) patchSettings(c echo.Context, t tenancy.Tenant) error {
 		return err
 	}
 	return a.viewSettings(c, s, rev)
+}
+
+// mayPatch refuses a patch of the settings that needs a second admin's approval, and returns the revision it looked at: the rule that
+// was in force then has to be in force still.
+func (a *api) mayPatch(ctx context.Context, org tenancy.OrgID, patch []byte, expect int64) (int64, error) {
+	live, err := a.Policies.Revisions.Active(ctx, org)
+	if err != nil || !live.Source.Settings.ApprovalRequiredToWiden || expect >= 0 && expect != live.Number {
+		return expect, err
+	}
+	next, err := policy.PatchSettings(live.Source.Settings, patch)
+	if err != nil {
+		return expect, err
+	}
+	if len(policy.WidenedSettings(live.Source.Settings, next)) == 0 {
+		return live.Number, nil
+	}
+	wider, err := a.widens(ctx, org, live.Source, policy.Source{Settings: next, Files: live.Source.Files})
+	if err != nil {
+		return expect, err
+	}
+	return expect, approvalNeeded("admin.mayPatch", org, wider, "This change may allow more than now, and a second admin has to approve that. Save it as the policy's draft, have it approved, and publish it.")
 }
 
 func body(c echo.Context) ([]byte, error) {

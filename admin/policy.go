@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,15 +58,20 @@ type PolicyRevisions interface {
 // PolicyDecisions reads the decision log.
 type PolicyDecisions interface {
 	Decisions(ctx context.Context, org tenancy.OrgID, q policy.DecisionQuery) ([]policy.LoggedDecision, string, error)
+	policy.DecisionFinder
 }
 
-// PolicyState is how an organisation's Rego stands in this replica.
-type PolicyState struct {
-	State    string `json:"state"`    // none, live, stale, unavailable
-	Revision int64  `json:"revision"` // the newest the replica was asked about
-	Serving  int64  `json:"serving"`  // the one that decides
-	Code     string `json:"code,omitempty"`
-	Cause    string `json:"cause,omitempty"`
+// PolicyShadower is this replica's part in trying drafts.
+type PolicyShadower interface {
+	// Refresh looks now for drafts that are to be tried.
+	Refresh(ctx context.Context)
+	// Flush writes down what was counted for an organisation.
+	Flush(ctx context.Context, org tenancy.OrgID) error
+}
+
+// WaitingRuns lists the runs that wait for a person's decision, by id.
+type WaitingRuns interface {
+	Waiting(ctx context.Context, org tenancy.OrgID, at time.Time) ([]string, error)
 }
 
 // PolicyConfig is what the routes of policies need.
@@ -74,7 +80,15 @@ type PolicyConfig struct {
 	Revisions PolicyRevisions
 	History   policy.HistoryStore
 	Decisions PolicyDecisions
-	State     func(tenancy.OrgID) PolicyState
+	Waiting   WaitingRuns // nil: a replay says nothing of them
+	Approvals policy.ApprovalStore
+	Requests  policy.RequestStore
+	Shadows   policy.ShadowStore
+	Shadower  PolicyShadower
+	Replicas  policy.ReplicaStore
+	Replica   *policy.Replica // this process
+	// Prepare makes a published revision ready in this process and says how it stands.
+	Prepare   func(ctx context.Context, org tenancy.OrgID, r policy.Revision) policy.Standing
 	Schemas   map[string][]byte // the documents of the contract by their file names
 	Templates any               // what a policy can start from, as JSON
 }
@@ -106,6 +120,11 @@ func (a *api) mountPolicy(org *echo.Group) {
 	g.POST("/hover", a.admins(a.hoverPolicy))
 	g.POST("/definition", a.admins(a.policyDefinition))
 	g.POST("/diff", a.admins(a.diffPolicy))
+	g.GET("/draft/approvals", a.admins(a.draftApprovals))
+	g.POST("/draft/approvals", a.admins(a.approveDraft))
+	g.GET("/shadow", a.admins(a.shadowState))
+	g.POST("/shadow", a.admins(a.startShadow))
+	g.DELETE("/shadow", a.admins(a.endShadow))
 	g.POST("/publish", a.admins(a.publishPolicy))
 	g.POST("/rollback", a.admins(a.rollbackPolicy))
 	g.GET("/revisions", a.admins(a.policyRevisions))
@@ -114,6 +133,8 @@ func (a *api) mountPolicy(org *echo.Group) {
 	g.GET("/status", a.admins(a.policyStatus))
 	g.GET("/export", a.admins(a.exportPolicy))
 	g.GET("/decisions", a.admins(a.policyDecisions))
+	g.GET("/decisions/export", a.admins(a.exportDecisions))
+	g.GET("/decisions/:id", a.admins(a.policyDecision))
 	g.GET("/templates", a.admins(a.policyTemplates))
 }
 
@@ -182,11 +203,30 @@ func decodeObject(op string, raw []byte, pointer string, v any, known ...string)
 	if err := json.Unmarshal(raw, v); err != nil {
 		var wrong *json.UnmarshalTypeError
 		if errors.As(err, &wrong) {
-			return fault.Invalidf(op, pointer+"/"+strings.ReplaceAll(wrong.Field, ".", "/"), "This has to be a %s.", wrong.Type.Kind())
+			return fault.Invalidf(op, pointer+"/"+strings.ReplaceAll(wrong.Field, ".", "/"), "This has to be %s.", jsonKind(wrong.Type))
 		}
 		return fault.Invalidf(op, pointer, "This is not valid JSON.")
 	}
 	return nil
+}
+
+// jsonKind says in words of JSON what a member has to be.
+func jsonKind(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "text"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	case reflect.Pointer:
+		return jsonKind(t.Elem())
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	}
+	return "a whole number"
 }
 
 // readSource reads a policy out of a body: settings and files, each optional.
@@ -328,400 +368,6 @@ func (a *api) dropPolicyDraft(c echo.Context, t tenancy.Tenant) error {
 	return c.NoContent(http.StatusNoContent)
 }
 
-// checkPolicy checks a policy, and warns of settings that fit nothing.
-func (a *api) checkPolicy(c echo.Context, t tenancy.Tenant) error {
-	in, err := readAsk(c, "version", "source")
-	if err != nil {
-		return err
-	}
-	s, err := a.source(c, t, in)
-	if err != nil {
-		return err
-	}
-	r, err := a.Policies.Author.Check(c.Request().Context(), s)
-	if err != nil {
-		return err
-	}
-	for _, w := range policy.Warnings(s.Settings, a.Known.Capabilities(), a.Known.Models()) {
-		r.Diagnostics = append(r.Diagnostics, policy.Diagnostic{Severity: "warning", Code: "settings_match_nothing", Message: w})
-	}
-	return answer(c, in, r)
-}
-
-func (a *api) formatPolicy(c echo.Context, _ tenancy.Tenant) error {
-	in, err := readAsk(c, "version", "name", "text")
-	if err != nil {
-		return err
-	}
-	if !policy.ValidFileName(in.Name) {
-		return fault.Invalidf("admin.formatPolicy", "/name", "name is the name of a policy file, such as org.rego.")
-	}
-	text, err := a.Policies.Author.Format(c.Request().Context(), policy.File{Name: in.Name, Source: in.Text})
-	if err != nil {
-		return fault.From(err).At("/text")
-	}
-	return answer(c, in, map[string]any{"text": text, "changed": text != in.Text})
-}
-
-func (a *api) testPolicy(c echo.Context, t tenancy.Tenant) error {
-	in, err := readAsk(c, "version", "source")
-	if err != nil {
-		return err
-	}
-	s, err := a.source(c, t, in)
-	if err != nil {
-		return err
-	}
-	r, err := a.Policies.Author.Test(c.Request().Context(), s)
-	if err != nil {
-		return err
-	}
-	return answer(c, in, r)
-}
-
-func (a *api) evaluatePolicy(c echo.Context, t tenancy.Tenant) error {
-	in, err := readAsk(c, "version", "source", "input")
-	if err != nil {
-		return err
-	}
-	s, err := a.source(c, t, in)
-	if err != nil {
-		return err
-	}
-	r, err := a.Policies.Author.Evaluate(c.Request().Context(), s, in.Input)
-	if err != nil {
-		return err
-	}
-	return answer(c, in, r)
-}
-
-// replayPolicy asks a policy about the decisions of the last days.
-func (a *api) replayPolicy(c echo.Context, t tenancy.Tenant) error { return a.replay(c, t, false) }
-
-// policyImpact is a replay that also says whether the person who asks would be refused.
-func (a *api) policyImpact(c echo.Context, t tenancy.Tenant) error { return a.replay(c, t, true) }
-
-func (a *api) replay(c echo.Context, t tenancy.Tenant, self bool) error {
-	const op = "admin.replay"
-	in, err := readAsk(c, "version", "source", "days", "limit")
-	if err != nil {
-		return err
-	}
-	switch {
-	case in.Days < 0 || in.Days > 90:
-		return fault.Invalidf(op, "/days", "days is from 1 to 90; 7 when absent.")
-	case in.Limit < 0 || in.Limit > replayMost:
-		return fault.Invalidf(op, "/limit", "limit is from 1 to %d decisions; %d when absent.", replayMost, replayLines)
-	}
-	s, err := a.source(c, t, in)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(c.Request().Context(), replayTimeout)
-	defer cancel()
-	live, err := a.Policies.Revisions.Active(ctx, t.Org.ID)
-	if err != nil {
-		return err
-	}
-	what := policy.ReplayInput{Draft: s, Live: live.Source}
-	window := replayWindow
-	if in.Days > 0 {
-		window = time.Duration(in.Days) * 24 * time.Hour
-	}
-	if what.Lines, err = a.logged(ctx, t.Org.ID, a.Clock().Add(-window), in.Limit); err != nil {
-		return err
-	}
-	if self {
-		if what.Self, err = a.ownQuestions(t); err != nil {
-			return err
-		}
-	}
-	r, err := a.Policies.Author.Replay(ctx, what)
-	if err != nil {
-		return err
-	}
-	return answer(c, in, r)
-}
-
-// logged reads the newest lines of the decision log.
-func (a *api) logged(ctx context.Context, org tenancy.OrgID, from time.Time, limit int) ([]policy.LoggedDecision, error) {
-	if limit == 0 {
-		limit = replayLines
-	}
-	var out []policy.LoggedDecision
-	q := policy.DecisionQuery{From: from}
-	for len(out) < limit {
-		q.Limit = min(limit-len(out), replayLines)
-		page, next, err := a.Policies.Decisions.Decisions(ctx, org, q)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, page...)
-		if next == "" || len(page) == 0 {
-			break
-		}
-		q.Before = next
-	}
-	return out, nil
-}
-
-// ownQuestions are the chats the calling admin could begin now, one for each model.
-func (a *api) ownQuestions(t tenancy.Tenant) ([]json.RawMessage, error) {
-	zone, err := time.LoadLocation(t.Org.TimeZone)
-	if err != nil {
-		zone = time.UTC
-	}
-	now := a.Clock().In(zone)
-	var acting any
-	if t.ActingFor {
-		acting = t.Org.ID
-	}
-	models := a.Known.Models()
-	if len(models) == 0 {
-		models = []string{"none"}
-	}
-	var out []json.RawMessage
-	for _, m := range models {
-		raw, err := json.Marshal(map[string]any{
-			"v": 1, "action": "chat",
-			"time": map[string]any{"hour": now.Hour(), "minuteOfDay": now.Hour()*60 + now.Minute(), "weekday": now.Weekday().String()},
-			"org":  map[string]any{"id": t.Org.ID, "slug": t.Org.Slug, "billingStatus": t.Org.Billing, "plan": t.Org.Plan, "operating": t.Org.Operating},
-			"user": map[string]any{"id": t.User, "email": t.Email, "role": t.Role, "tier": t.Tier().String(), "actingFor": acting, "homeOrg": t.HomeOrg},
-			"auth": map[string]any{"method": t.Method, "tokenId": nil},
-			"request": map[string]any{"surface": "agent", "model": strings.TrimSuffix(m, "*"), "provider": "", "keySource": "org", "stream": true, "maxTokens": 0,
-				"projectId": "", "projectKind": "", "hasImages": false},
-			"conversation": map[string]any{"id": "", "messages": 1, "chars": 100, "attachments": 0},
-			"capabilities": map[string]any{},
-		})
-		if err != nil {
-			return nil, fault.From(err)
-		}
-		out = append(out, raw)
-	}
-	return out, nil
-}
-
-// typed reads a request of the editor.
-func (a *api) typed(c echo.Context, t tenancy.Tenant) (ask, policy.Source, error) {
-	in, err := readAsk(c, "version", "source", "position")
-	if err != nil {
-		return in, policy.Source{}, err
-	}
-	s, err := a.source(c, t, in)
-	return in, s, err
-}
-
-func (a *api) completePolicy(c echo.Context, t tenancy.Tenant) error {
-	in, s, err := a.typed(c, t)
-	if err != nil {
-		return err
-	}
-	list, err := a.Policies.Author.Complete(c.Request().Context(), s, in.Position)
-	if err != nil {
-		return err
-	}
-	return answer(c, in, list)
-}
-
-func (a *api) hoverPolicy(c echo.Context, t tenancy.Tenant) error {
-	in, s, err := a.typed(c, t)
-	if err != nil {
-		return err
-	}
-	text, err := a.Policies.Author.Hover(c.Request().Context(), s, in.Position)
-	if err != nil {
-		return err
-	}
-	return answer(c, in, text)
-}
-
-func (a *api) policyDefinition(c echo.Context, t tenancy.Tenant) error {
-	in, s, err := a.typed(c, t)
-	if err != nil {
-		return err
-	}
-	at, err := a.Policies.Author.Definition(c.Request().Context(), s, in.Position)
-	if err != nil {
-		return err
-	}
-	return answer(c, in, at)
-}
-
-// diffPolicy compares two of: "live", "draft", a revision's number. From is live and To the draft when absent; a source that is sent
-// stands in for To.
-func (a *api) diffPolicy(c echo.Context, t tenancy.Tenant) error {
-	in, err := readAsk(c, "version", "source", "from", "to")
-	if err != nil {
-		return err
-	}
-	from, err := a.named(c, t, in.From, "live", "/from")
-	if err != nil {
-		return err
-	}
-	var to policy.Source
-	if len(in.Source) > 0 {
-		to, err = readSource(in.Source, "/source")
-	} else {
-		to, err = a.named(c, t, in.To, "draft", "/to")
-	}
-	if err != nil {
-		return err
-	}
-	return answer(c, in, policy.DiffSources(from, to))
-}
-
-func (a *api) named(c echo.Context, t tenancy.Tenant, name, otherwise, pointer string) (policy.Source, error) {
-	ctx := c.Request().Context()
-	if name == "" {
-		name = otherwise
-	}
-	switch name {
-	case "live":
-		r, err := a.Policies.Revisions.Active(ctx, t.Org.ID)
-		return r.Source, err
-	case "draft":
-		d, err := a.draft(c, t)
-		return d.Source, err
-	}
-	n, err := strconv.ParseInt(name, 10, 64)
-	if err != nil || n < 1 {
-		return policy.Source{}, fault.Invalidf("admin.named", pointer, "This is live, draft or the number of a revision.")
-	}
-	r, err := a.Policies.Revisions.Revision(ctx, t.Org.ID, n)
-	return r.Source, err
-}
-
-// publishPolicy makes the draft the live revision: settings and files together. It has to check without errors, and its tests have to
-// pass. If-Match, when sent, names the version of the draft that is meant.
-func (a *api) publishPolicy(c echo.Context, t tenancy.Tenant) error {
-	const op = "admin.publishPolicy"
-	ctx := c.Request().Context()
-	meant, err := ifMatch(c)
-	if err != nil {
-		return err
-	}
-	in, err := readAsk(c, "note", "base")
-	if err != nil {
-		return err
-	}
-	d, err := a.Policies.History.Draft(ctx, t.Org.ID)
-	if err != nil {
-		return err
-	}
-	if meant >= 0 && meant != d.Version {
-		return stale(nil)
-	}
-	if d.Version == 0 {
-		return fault.New(fault.Unprocessable, op, "draft_missing", "There is no draft to publish. PUT one first.")
-	}
-	if in.Base != nil && *in.Base != d.Base {
-		return fault.New(fault.Conflict, op, "policy_changed", fmt.Sprintf("The draft starts from revision %d. Compare it with what is live and publish again.", d.Base)).At("/base")
-	}
-	if err := a.fit(ctx, d.Source, true); err != nil {
-		return err
-	}
-	r, err := a.publish(c, t, d.Base, policy.Revision{Source: d.Source, Note: in.Note}, "policy.publish")
-	if err != nil {
-		return err
-	}
-	// The draft is what is live now; a later one has another version and stays.
-	if now, err := a.Policies.History.Draft(ctx, t.Org.ID); err == nil && now.Version == d.Version {
-		if err := a.Policies.History.DropDraft(ctx, t.Org.ID); err != nil {
-			return err
-		}
-	}
-	setETag(c, r.Number)
-	return c.JSON(http.StatusOK, summary(r))
-}
-
-// fit refuses a policy that has errors, or whose tests fail.
-func (a *api) fit(ctx context.Context, s policy.Source, tests bool) error {
-	const op = "admin.fit"
-	if !tests {
-		r, err := a.Policies.Author.Check(ctx, s)
-		if err != nil {
-			return err
-		}
-		return unfit(op, r.OK, r.Diagnostics)
-	}
-	r, err := a.Policies.Author.Test(ctx, s)
-	if err != nil {
-		return err
-	}
-	if err := unfit(op, r.OK || r.Failed > 0, r.Diagnostics); err != nil {
-		return err
-	}
-	for _, t := range r.Tests {
-		if !t.Pass {
-			return fault.New(fault.Unprocessable, op, "policy_tests_failed", fmt.Sprintf("%d of %d tests fail, the first is %s (%s:%d). A policy goes live when all of them pass.", r.Failed, len(r.Tests), t.Name, t.File, t.Line)).At("/source/files")
-		}
-	}
-	return nil
-}
-
-func unfit(op string, ok bool, found []policy.Diagnostic) error {
-	i := slices.IndexFunc(found, func(d policy.Diagnostic) bool { return d.Severity == "error" })
-	if ok && i < 0 {
-		return nil
-	}
-	why := "it could not be tested"
-	if i >= 0 {
-		why = found[i].Message
-		if found[i].File != "" {
-			why = fmt.Sprintf("%s:%d: %s", found[i].File, found[i].Line, why)
-		}
-	}
-	return fault.New(fault.Unprocessable, op, "policy_invalid", "The policy has errors and cannot go live. "+why).At("/source/files")
-}
-
-func (a *api) publish(c echo.Context, t tenancy.Tenant, expect int64, r policy.Revision, action string) (policy.Revision, error) {
-	r.Author, r.CreatedAt = t.User, a.Clock()
-	r, err := a.Settings.Publish(c.Request().Context(), t.Org.ID, expect, r)
-	if err != nil {
-		return r, err
-	}
-	return r, a.note(c, t, action, map[string]any{"revision": r.Number, "sha256": r.SHA256, "note": r.Note, "restores": r.Restores})
-}
-
-// summary is a revision without its text.
-func summary(r policy.Revision) map[string]any {
-	return map[string]any{"revision": r.Number, "sha256": r.SHA256, "author": r.Author, "note": r.Note, "restores": r.Restores, "createdAt": r.CreatedAt}
-}
-
-// rollbackPolicy publishes an old revision again, as a new one.
-func (a *api) rollbackPolicy(c echo.Context, t tenancy.Tenant) error {
-	ctx := c.Request().Context()
-	in, err := readAsk(c, "revision", "note", "base")
-	if err != nil {
-		return err
-	}
-	if in.Revision < 1 {
-		return fault.Invalidf("admin.rollbackPolicy", "/revision", "revision is the number of the revision to bring back.")
-	}
-	old, err := a.Policies.Revisions.Revision(ctx, t.Org.ID, in.Revision)
-	if err != nil {
-		return err
-	}
-	live, err := a.Policies.Revisions.Active(ctx, t.Org.ID)
-	if err != nil {
-		return err
-	}
-	expect := live.Number
-	if in.Base != nil {
-		expect = *in.Base
-	}
-	// What was published once may break rules that are newer than it; its tests are not run, because a rollback is for emergencies.
-	if err := a.fit(ctx, old.Source, false); err != nil {
-		return err
-	}
-	r, err := a.publish(c, t, expect, policy.Revision{Source: old.Source, Note: in.Note, Restores: old.Number}, "policy.rollback")
-	if err != nil {
-		return err
-	}
-	setETag(c, r.Number)
-	return c.JSON(http.StatusOK, summary(r))
-}
-
 func (a *api) policyRevisions(c echo.Context, t tenancy.Tenant) error {
 	before, err := number(c, "before", 0, 0)
 	if err != nil {
@@ -771,35 +417,6 @@ func (a *api) policyRevision(c echo.Context, t tenancy.Tenant) error {
 	return c.JSON(http.StatusOK, r)
 }
 
-func (a *api) activePolicy(c echo.Context, t tenancy.Tenant) error {
-	r, err := a.Policies.Revisions.Active(c.Request().Context(), t.Org.ID)
-	if err != nil {
-		return err
-	}
-	setETag(c, r.Number)
-	return c.JSON(http.StatusOK, r)
-}
-
-// policyStatus says where the live revision is in force. There is one replica, which is this one.
-func (a *api) policyStatus(c echo.Context, t tenancy.Tenant) error {
-	live, err := a.Policies.Revisions.Active(c.Request().Context(), t.Org.ID)
-	if err != nil {
-		return err
-	}
-	_, served, err := a.Settings.Settings(c.Request().Context(), t.Org.ID)
-	if err != nil {
-		return err
-	}
-	st := a.Policies.State(t.Org.ID)
-	on := 0
-	if served == live.Number && st.State != "stale" && st.State != "unavailable" {
-		on = 1
-	}
-	return c.JSON(http.StatusOK, map[string]any{
-		"revision": live.Number, "sha256": live.SHA256, "seen": on, "total": 1, "sentence": fmt.Sprintf("live on %d of 1", on), "replicas": []PolicyState{st},
-	})
-}
-
 // exportPolicy is a revision, the live one unless ?revision= says otherwise, as a bundle of OPA.
 func (a *api) exportPolicy(c echo.Context, t tenancy.Tenant) error {
 	ctx := c.Request().Context()
@@ -822,45 +439,6 @@ func (a *api) exportPolicy(c echo.Context, t tenancy.Tenant) error {
 	}
 	c.Response().Header().Set("Content-Disposition", fmt.Sprintf(`attachment; filename="policy-%d.tar.gz"`, r.Number))
 	return c.Blob(http.StatusOK, "application/gzip", b.Bytes())
-}
-
-// policyDecisions reads the decision log, newest first: ?from=&to=&action=&allow=&user=&capability=&before=&limit=.
-func (a *api) policyDecisions(c echo.Context, t tenancy.Tenant) error {
-	const op = "admin.policyDecisions"
-	zone, err := time.LoadLocation(t.Org.TimeZone)
-	if err != nil {
-		zone = time.UTC
-	}
-	q := policy.DecisionQuery{Action: c.QueryParam("action"), User: tenancy.UserID(c.QueryParam("user")), Capability: c.QueryParam("capability"), Before: c.QueryParam("before")}
-	if q.From, err = when(c, "from", zone, time.Time{}); err != nil {
-		return err
-	}
-	if q.To, err = when(c, "to", zone, time.Time{}); err != nil {
-		return err
-	}
-	if q.Action != "" && q.Action != "chat" && q.Action != "tool" {
-		return fault.Invalidf(op, "/action", "action is chat or tool.")
-	}
-	if v := c.QueryParam("allow"); v != "" {
-		allow, err := strconv.ParseBool(v)
-		if err != nil {
-			return fault.Invalidf(op, "/allow", "allow is true or false.")
-		}
-		q.Allow = &allow
-	}
-	limit, err := number(c, "limit", 100, 1000)
-	if err != nil {
-		return err
-	}
-	q.Limit = int(limit)
-	list, next, err := a.Policies.Decisions.Decisions(c.Request().Context(), t.Org.ID, q)
-	if err != nil {
-		return err
-	}
-	if list == nil {
-		list = []policy.LoggedDecision{}
-	}
-	return c.JSON(http.StatusOK, map[string]any{"decisions": list, "next": next})
 }
 
 func (a *api) policyTemplates(c echo.Context, _ tenancy.Tenant) error {

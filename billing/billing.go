@@ -1,6 +1,6 @@
 // Package billing owns prices, usage events, the ledger's contract, and the limits of a plan.
 //
-// It refuses to know providers' JSON, HTTP and SQL.
+// It refuses to know providers' JSON (usage/ reads that), HTTP and SQL.
 //
 // Invariants: money is integer pico-USD, multiplied in 128 bits, never a float; an unknown price is Unpriced with a nil
 // cost, never zero; an event is appended exactly once per id.
@@ -23,6 +23,10 @@ const (
 	Estimated Basis = "estimated" // the attempt ended before usage was told; bounded from what was seen
 	Unpriced  Basis = "unpriced"  // usage is known, the price is not; cost is nil
 	Zero      Basis = "zero"      // the provider answered an error before any output; nothing is owed
+
+	Reported    Basis = "provider_reported" // the provider told the cost, and at it that counts before the table
+	Provisioned Basis = "provisioned"       // served by capacity that is paid for by the hour; the attempt itself costs nothing
+	Correction  Basis = "correction"        // what an earlier event would have cost by a later price revision, less what it did
 )
 
 // Attempt is one physical call to a provider, known before it is sent.
@@ -57,6 +61,15 @@ type Event struct {
 	Cost      *Pico      `json:"cost"`      // nil: unpriced
 	PriceRow  string     `json:"priceRow,omitempty"`
 	PriceRev  string     `json:"priceRev,omitempty"`
+}
+
+// Reported is what the provider itself says the attempt cost; nil when it did not say, or said what no attempt can cost.
+func (e Event) Reported() *Pico {
+	p, err := ParseUSD(e.Usage.Terms.Cost)
+	if err != nil || p < 0 || p > MaxAttempt {
+		return nil
+	}
+	return &p
 }
 
 // Ledger is the append-only record. Append is idempotent per event id; an event of the same id and other content is

@@ -112,10 +112,14 @@ func TestCostAgainstBig(t *testing.T) {
 	n := func() int64 { return rnd.Int64() >> rnd.IntN(63) }
 	var refused int
 	for range 20_000 {
-		r := Rates{Pico(n()), Pico(n()), Pico(n()), Pico(n()), Pico(n()), Pico(n())}
+		var r Rates
+		for i := range r {
+			r[i] = Pico(n())
+		}
+		r[BucketReasoning], r[BucketRequest] = r[BucketOutput], 0
 		u := chat.Usage{Input: n(), CacheRead: n(), CacheWrite5m: n(), CacheWrite1h: n(), Output: n(), Reasoning: n(), Searches: n()}
 		want := new(big.Int)
-		for _, x := range [][2]int64{{u.Input, int64(r.Input)}, {u.CacheRead, int64(r.CacheRead)}, {u.CacheWrite5m, int64(r.CacheWrite5m)}, {u.CacheWrite1h, int64(r.CacheWrite1h)}, {u.Output, int64(r.Output)}, {u.Searches, int64(r.Search)}} {
+		for _, x := range [][2]int64{{u.Input, int64(r[BucketInput])}, {u.CacheRead, int64(r[BucketCacheRead])}, {u.CacheWrite5m, int64(r[BucketCacheWrite5m])}, {u.CacheWrite1h, int64(r[BucketCacheWrite1h])}, {u.Output, int64(r[BucketOutput])}, {u.Searches, int64(r[BucketSearch])}} {
 			want.Add(want, new(big.Int).Mul(big.NewInt(x[0]), big.NewInt(x[1])))
 		}
 		got, err := r.Cost(u)
@@ -136,7 +140,7 @@ func TestCostAgainstBig(t *testing.T) {
 }
 
 func TestCostRefusesNegativeCounts(t *testing.T) {
-	r := Rates{Input: 1, CacheRead: 1, CacheWrite5m: 1, CacheWrite1h: 1, Output: 1, Search: 1}
+	r := Rates{BucketInput: 1, BucketCacheRead: 1, BucketCacheWrite5m: 1, BucketCacheWrite1h: 1, BucketOutput: 1, BucketSearch: 1}
 	for _, u := range []chat.Usage{{Input: -1}, {CacheRead: -1}, {CacheWrite5m: -1}, {CacheWrite1h: -1}, {Output: -1}, {Reasoning: -1}, {Searches: -1}, {Input: math.MinInt64}} {
 		if c, err := r.Cost(u); err == nil {
 			t.Errorf("%+v cost %s", u, c)

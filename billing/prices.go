@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,41 +21,6 @@ import (
 //go:embed prices/catalogue.json
 var embedded []byte
 
-// Rates are what one token of each bucket costs, in pico-USD per token (USD per million tokens times 10^6), and what one
-// provider-side search costs, in pico-USD.
-type Rates struct {
-	Input        Pico
-	CacheRead    Pico
-	CacheWrite5m Pico
-	CacheWrite1h Pico
-	Output       Pico // reasoning is a part of output and is charged as output
-	Search       Pico
-}
-
-// Cost multiplies usage by rates in 128 bits. Negative counts and a total above MaxAttempt are a fault of kind
-// Internal, code usage_implausible: such usage must not be booked as money.
-func (r Rates) Cost(u chat.Usage) (Pico, error) {
-	c, ok := r.cost(u)
-	if !ok {
-		return 0, fault.New(fault.Internal, "billing.Rates.Cost", "usage_implausible", "The provider reported usage that cannot be right, so it was not priced; compare it with the provider's invoice.")
-	}
-	return c, nil
-}
-
-func (r *Rates) cost(u chat.Usage) (Pico, bool) {
-	if u.Input|u.CacheRead|u.CacheWrite5m|u.CacheWrite1h|u.Output|u.Reasoning|u.Searches < 0 {
-		return 0, false
-	}
-	var s sum128
-	s.add(u.Input, int64(r.Input))
-	s.add(u.CacheRead, int64(r.CacheRead))
-	s.add(u.CacheWrite5m, int64(r.CacheWrite5m))
-	s.add(u.CacheWrite1h, int64(r.CacheWrite1h))
-	s.add(u.Output, int64(r.Output))
-	s.add(u.Searches, int64(r.Search))
-	return s.pico()
-}
-
 // tier is one rate set of a period; it applies when the total input is greater than above.
 type tier struct {
 	above int64
@@ -61,67 +28,148 @@ type tier struct {
 	label string
 }
 
-// period is the tiers in force from a moment on, dearest threshold first.
+// period is the tiers in force from a moment on, or during a daily window from then on; dearest threshold first.
 type period struct {
-	from  int64 // unix seconds
+	from       int64 // unix seconds
+	start, end int32 // seconds of the UTC day; equal: the whole day
+	tiers      []tier
+}
+
+// applies reports whether the period covers a moment. A window's end is not a part of it; one that ends before it starts spans midnight.
+func (p *period) applies(unix int64) bool {
+	if unix < p.from {
+		return false
+	}
+	if p.start == p.end {
+		return true
+	}
+	s := int32(((unix % 86400) + 86400) % 86400)
+	if p.start < p.end {
+		return p.start <= s && s < p.end
+	}
+	return s >= p.start || s < p.end
+}
+
+// row is one price row; periods are ordered so that the first that applies counts.
+type row struct {
+	id       string
+	periods  []period
+	variants []variant
+}
+
+// variant is another rate set of a row, for attempts that were served on other terms.
+type variant struct {
+	when  when
 	tiers []tier
 }
 
-// row is one price row; periods are newest first.
-type row struct {
-	id      string
-	periods []period
+// modifier multiplies what tokens cost at a provider, for attempts that were served on other terms.
+type modifier struct {
+	when       when
+	rows       string // prefix of row ids; empty: every row
+	multiplier int64  // millionths
 }
 
-// book is one provider's rows by how they are named.
-type book struct {
-	names    map[string]*row
-	prefixes []prefix // longest first
+// when is a condition on the terms of an attempt: every field that is set must be equal.
+type when struct {
+	ServiceTier string `json:"serviceTier,omitempty"`
+	Speed       string `json:"speed,omitempty"`
+	Geo         string `json:"geo,omitempty"`
+	Endpoint    string `json:"endpoint,omitempty"`
 }
 
-type prefix struct {
-	text string
-	row  *row
+func (w *when) holds(t *chat.Terms) bool {
+	eq := func(want, have string) bool { return want == "" || strings.EqualFold(want, have) }
+	return eq(w.ServiceTier, t.ServiceTier) && eq(w.Speed, t.Speed) && eq(w.Geo, t.Geo) && eq(w.Endpoint, t.Endpoint)
 }
 
 // Catalogue is an immutable set of prices. It is safe for concurrent use.
 type Catalogue struct {
-	books    map[string]*book
+	books    map[string]*book // by id and alias
 	models   map[string][]string
 	revision string
+	file     fileCatalogue
+	card     *RateCard
+	base     *Catalogue // what a rate card changes
 }
 
 type fileTier struct {
-	Above        int64   `json:"above"`
-	Input        string  `json:"input"`
-	Output       string  `json:"output"`
-	CacheRead    *string `json:"cacheRead"`
-	CacheWrite5m *string `json:"cacheWrite5m"`
-	CacheWrite1h *string `json:"cacheWrite1h"`
+	Above int64              `json:"above,omitempty"`
+	Rates map[string]*string `json:"-"`
+}
+
+// UnmarshalJSON reads above and a decimal per bucket.
+func (t *fileTier) UnmarshalJSON(b []byte) error {
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(b, &raw); err != nil {
+		return err
+	}
+	t.Rates = make(map[string]*string, len(raw))
+	for k, v := range raw {
+		if k == "above" {
+			if err := json.Unmarshal(v, &t.Above); err != nil {
+				return err
+			}
+			continue
+		}
+		var s string
+		if err := json.Unmarshal(v, &s); err != nil {
+			return fmt.Errorf("rate %s: %w", k, err)
+		}
+		t.Rates[k] = &s
+	}
+	return nil
 }
 
 type filePeriod struct {
-	From   string     `json:"from"` // YYYY-MM-DD, UTC; empty: always
-	Search string     `json:"search"`
-	Tiers  []fileTier `json:"tiers"`
+	From    string     `json:"from,omitempty"`   // YYYY-MM-DD, UTC; empty: always
+	Window  []string   `json:"window,omitempty"` // HH:MM, HH:MM, UTC, every day
+	Search  string     `json:"search,omitempty"`
+	Request string     `json:"request,omitempty"`
+	Tiers   []fileTier `json:"tiers"`
+}
+
+type fileVariant struct {
+	When  when       `json:"when"`
+	Tiers []fileTier `json:"tiers"`
 }
 
 type fileRow struct {
-	Provider string       `json:"provider"`
-	ID       string       `json:"id"`
-	Names    []string     `json:"names"`
-	Prefixes []string     `json:"prefixes"`
-	Src      string       `json:"src"`
-	Sources  []string     `json:"sources"`
-	Prices   []filePeriod `json:"prices"`
+	Provider string        `json:"provider"`
+	ID       string        `json:"id"`
+	Names    []string      `json:"names,omitempty"`
+	Prefixes []string      `json:"prefixes,omitempty"`
+	Suffixes []string      `json:"suffixes,omitempty"`
+	Contains []string      `json:"contains,omitempty"`
+	Except   []string      `json:"except,omitempty"`
+	Src      string        `json:"src,omitempty"`
+	Sources  []string      `json:"sources,omitempty"`
+	Variants []fileVariant `json:"variants,omitempty"`
+	Prices   []filePeriod  `json:"prices"`
+}
+
+type fileModifier struct {
+	When       when   `json:"when"`
+	Rows       string `json:"rows"`
+	Multiplier string `json:"multiplier"`
+	Source     string `json:"source"`
+}
+
+type fileProvider struct {
+	ID        string         `json:"id"`
+	Aliases   []string       `json:"aliases"`
+	Inherits  []string       `json:"inherits"`
+	Reported  bool           `json:"reported"`
+	Modifiers []fileModifier `json:"modifiers"`
 }
 
 type fileCatalogue struct {
-	Schema   string            `json:"schema"`
-	Revision string            `json:"revision"`
-	Unit     string            `json:"unit"`
-	Sources  map[string]string `json:"sources"`
-	Rows     []fileRow         `json:"rows"`
+	Schema    string            `json:"schema"`
+	Revision  string            `json:"revision"`
+	Unit      string            `json:"unit"`
+	Sources   map[string]string `json:"sources"`
+	Providers []fileProvider    `json:"providers"`
+	Rows      []fileRow         `json:"rows"`
 }
 
 // schemaID is the one form of price file this package reads.
@@ -137,8 +185,9 @@ func Embedded() *Catalogue {
 }
 
 // LoadCatalogue reads a price file of schema gateway.prices/v1. Rates are decimal strings in USD per million tokens
-// with at most six decimals; a missing cache rate is the input rate of the same tier. Unknown fields, two rows that
-// claim one name, unordered periods or tiers, and malformed rates are faults of kind Invalid that name the row.
+// with at most six decimals. A missing cache or modality rate is that of the text around it, a missing output or search rate is not
+// known. Unknown fields, two rows that claim one name, unordered periods or tiers, and malformed rates are faults of kind Invalid that name
+// the row.
 func LoadCatalogue(data []byte) (*Catalogue, error) {
 	var f fileCatalogue
 	dec := json.NewDecoder(bytes.NewReader(data))
@@ -156,22 +205,28 @@ func LoadCatalogue(data []byte) (*Catalogue, error) {
 		return nil, catalogueFault("/revision", "revision must be 1 to 24 characters, such as the date of the file")
 	}
 	sum := sha256.Sum256(data)
-	c := &Catalogue{books: map[string]*book{}, models: map[string][]string{}, revision: f.Revision + "-" + hex.EncodeToString(sum[:4])}
-	for i, fr := range f.Rows {
+	c := &Catalogue{books: map[string]*book{}, models: map[string][]string{}, revision: f.Revision + "-" + hex.EncodeToString(sum[:4]), file: f}
+	for i := range f.Rows {
+		fr := &f.Rows[i]
 		at := fmt.Sprintf("/rows/%d", i)
-		if fr.Provider == "" || fr.ID == "" || len(fr.Names)+len(fr.Prefixes) == 0 || len(fr.Prices) == 0 {
+		if fr.Provider == "" || fr.ID == "" || len(fr.Names)+len(fr.Prefixes)+len(fr.Suffixes)+len(fr.Contains) == 0 || len(fr.Prices) == 0 {
 			return nil, catalogueFault(at, "a row needs provider, id, at least one name or prefix, and prices")
 		}
 		r, why := readRow(fr)
+		if why == "" {
+			why = c.insert(fr, r)
+		}
 		if why != "" {
 			return nil, catalogueFault(at, fr.ID+": "+why)
 		}
-		if why := c.insert(fr, r); why != "" {
-			return nil, catalogueFault(at, why)
+	}
+	for i := range f.Providers {
+		if why := c.describe(&f.Providers[i]); why != "" {
+			return nil, catalogueFault(fmt.Sprintf("/providers/%d", i), f.Providers[i].ID+": "+why)
 		}
 	}
 	for _, b := range c.books {
-		sort.SliceStable(b.prefixes, func(i, j int) bool { return len(b.prefixes[i].text) > len(b.prefixes[j].text) })
+		b.sortPatterns()
 	}
 	for _, m := range c.models {
 		sort.Strings(m)
@@ -183,107 +238,212 @@ func catalogueFault(pointer, why string) error {
 	return fault.Invalidf("billing.LoadCatalogue", pointer, "the price file cannot be used: %s", why)
 }
 
-func (c *Catalogue) insert(fr fileRow, r *row) string {
-	p := strings.ToLower(fr.Provider)
+// book returns a provider's book, a new one when it has none.
+func (c *Catalogue) book(provider string) *book {
+	p := strings.ToLower(provider)
 	b := c.books[p]
 	if b == nil {
-		b = &book{names: map[string]*row{}}
+		b = &book{id: p, names: map[string]*row{}}
 		c.books[p] = b
 	}
+	return b
+}
+
+func (c *Catalogue) insert(fr *fileRow, r *row) string {
+	b := c.book(fr.Provider)
 	for _, n := range fr.Names {
 		n = strings.ToLower(n)
 		if old := b.names[n]; old != nil || n == "" {
 			return fmt.Sprintf("the name %q is empty or claimed twice", n)
 		}
 		b.names[n] = r
-		c.models[p] = append(c.models[p], n)
+		c.models[b.id] = append(c.models[b.id], n)
 	}
-	for _, n := range fr.Prefixes {
-		n = strings.ToLower(n)
-		for _, old := range b.prefixes {
-			if old.text == n {
-				return fmt.Sprintf("the prefix %q is claimed twice", n)
+	for kind, list := range [...][]string{isPrefix: fr.Prefixes, isSuffix: fr.Suffixes, isContained: fr.Contains} {
+		for _, n := range list {
+			n = strings.ToLower(n)
+			if n == "" {
+				return "an empty prefix would match every model; write * for that"
 			}
+			if n == "*" { // every model of a provider, as for what runs on hardware of one's own
+				n = ""
+			}
+			for _, old := range b.patterns {
+				if old.kind == patternKind(kind) && old.text == n {
+					return fmt.Sprintf("the prefix %q is claimed twice", n)
+				}
+			}
+			b.patterns = append(b.patterns, pattern{kind: patternKind(kind), text: n, except: fr.Except, row: r})
 		}
-		if n == "" {
-			return "an empty prefix would match every model"
-		}
-		b.prefixes = append(b.prefixes, prefix{n, r})
 	}
 	return ""
 }
 
-func readRow(fr fileRow) (*row, string) {
+// describe takes over what a file says of a provider as a whole.
+func (c *Catalogue) describe(fp *fileProvider) string {
+	if fp.ID == "" {
+		return "a provider needs an id"
+	}
+	b := c.book(fp.ID)
+	b.reported = fp.Reported
+	for _, a := range fp.Aliases {
+		if _, taken := c.books[strings.ToLower(a)]; taken {
+			return fmt.Sprintf("the alias %q is a provider or claimed twice", a)
+		}
+		c.books[strings.ToLower(a)] = b
+	}
+	for _, id := range fp.Inherits {
+		parent := c.books[strings.ToLower(id)]
+		if parent == nil || parent == b || len(parent.inherits) > 0 {
+			return fmt.Sprintf("it inherits %q, which has no rows or inherits itself", id)
+		}
+		b.inherits = append(b.inherits, parent)
+	}
+	for _, m := range fp.Modifiers {
+		v, ok := parseFixed(m.Multiplier, 6)
+		if !ok || v < 0 || v > 100*millionth || m.When == (when{}) {
+			return "a modifier needs a condition and a multiplier from 0 to 100 with at most 6 decimals"
+		}
+		b.modifiers = append(b.modifiers, modifier{when: m.When, rows: m.Rows, multiplier: v})
+	}
+	return ""
+}
+
+func readRow(fr *fileRow) (*row, string) {
 	r := &row{id: fr.ID}
+	last := int64(-1 << 62)
+	var units Rates
 	for i, fp := range fr.Prices {
-		var p period
+		p := period{from: last}
 		label := fr.ID
-		switch {
-		case fp.From == "" && i > 0:
-			return nil, "only the first period may be without a date"
-		case fp.From == "":
-			p.from = -1 << 62
-		default:
+		if fp.From != "" {
 			t, err := time.Parse(time.DateOnly, fp.From)
 			if err != nil {
 				return nil, "from must be a date such as 2026-10-07"
 			}
 			p.from = t.Unix()
 			label += "@" + fp.From
-			if i > 0 && r.periods[0].from >= p.from {
-				return nil, "periods must be in order of their dates"
-			}
 		}
-		search, ok := int64(0), true
-		if fp.Search != "" {
-			if search, ok = parseFixed(fp.Search, picoDigits); !ok || search < 0 {
-				return nil, "search must be a decimal amount in USD"
+		if len(fp.Window) != 0 {
+			var ok bool
+			if p.start, p.end, ok = readWindow(fp.Window); !ok {
+				return nil, `window must be two times of the day such as ["01:00", "04:00"]`
 			}
+			label += "@" + fp.Window[0]
 		}
-		if len(fp.Tiers) == 0 || fp.Tiers[0].Above != 0 {
-			return nil, "a period needs tiers, and the first must start at 0"
+		switch {
+		case i > 0 && fp.From == "" && fp.Window == nil:
+			return nil, "only the first period may be without a date"
+		case i > 0 && p.from <= last && fp.Window == nil, p.from < last:
+			return nil, "periods must be in order of their dates"
 		}
-		for j, ft := range fp.Tiers {
-			if j > 0 && ft.Above <= fp.Tiers[j-1].Above {
-				return nil, "tiers must be in order of above"
+		last = p.from
+		units = Rates{BucketSearch: NoRate}
+		for bucket, text := range map[Bucket]string{BucketSearch: fp.Search, BucketRequest: fp.Request} {
+			if text == "" {
+				continue
 			}
-			t := tier{above: ft.Above, label: label}
-			if ft.Above > 0 {
-				t.label += fmt.Sprintf(">%d", ft.Above)
-			} else {
-				t.above = -1 // an empty prompt belongs to the first tier too
+			v, ok := parseFixed(text, picoDigits)
+			if !ok || v < 0 {
+				return nil, bucket.String() + " must be a decimal amount in USD"
 			}
-			if t.rates, ok = readRates(ft); !ok {
-				return nil, "rates must be decimals in USD per million tokens with at most 6 decimals, input and output present"
-			}
-			t.rates.Search = Pico(search)
-			p.tiers = append([]tier{t}, p.tiers...)
+			units[bucket] = Pico(v)
+		}
+		var why string
+		if p.tiers, why = readTiers(fp.Tiers, &units, label); why != "" {
+			return nil, why
 		}
 		r.periods = append([]period{p}, r.periods...)
+	}
+	for _, fv := range fr.Variants {
+		if fv.When == (when{}) {
+			return nil, "a variant needs a condition"
+		}
+		tiers, why := readTiers(fv.Tiers, &units, fr.ID+"+"+fv.When.ServiceTier+fv.When.Speed+fv.When.Geo+fv.When.Endpoint)
+		if why != "" {
+			return nil, why
+		}
+		r.variants = append(r.variants, variant{when: fv.When, tiers: tiers})
 	}
 	return r, ""
 }
 
-func readRates(ft fileTier) (Rates, bool) {
-	ok := true
-	rate := func(s string) Pico {
-		v, good := parseFixed(s, 6) // USD per million at six decimals is pico-USD per token
-		ok = ok && good && v >= 0
-		return Pico(v)
+func readWindow(w []string) (start, end int32, ok bool) {
+	if len(w) != 2 {
+		return 0, 0, false
 	}
-	var r Rates
-	r.Input, r.Output = rate(ft.Input), rate(ft.Output)
-	or := func(s *string) Pico {
-		if s == nil {
-			return r.Input
+	var s [2]int32
+	for i, text := range w {
+		t, err := time.Parse("15:04", text)
+		if err != nil {
+			return 0, 0, false
 		}
-		return rate(*s)
+		s[i] = int32(t.Hour()*3600 + t.Minute()*60)
 	}
-	r.CacheRead, r.CacheWrite5m, r.CacheWrite1h = or(ft.CacheRead), or(ft.CacheWrite5m), or(ft.CacheWrite1h)
-	return r, ok
+	return s[0], s[1], s[0] != s[1]
 }
 
-// Revision names this set of prices: the file's own revision and the first eight hexadecimal digits of its SHA-256.
+// readTiers reads the tiers of a period, dearest threshold first.
+func readTiers(list []fileTier, units *Rates, label string) ([]tier, string) {
+	if len(list) == 0 || list[0].Above != 0 {
+		return nil, "a period needs tiers, and the first must start at 0"
+	}
+	out := make([]tier, len(list))
+	for j, ft := range list {
+		if j > 0 && ft.Above <= list[j-1].Above {
+			return nil, "tiers must be in order of above"
+		}
+		t := tier{above: ft.Above, label: label}
+		if ft.Above > 0 {
+			t.label += ">" + strconv.FormatInt(ft.Above, 10)
+		} else {
+			t.above = -1 // an empty prompt belongs to the first tier too
+		}
+		var ok bool
+		if t.rates, ok = readRates(ft); !ok {
+			return nil, "rates must be known ones and decimals in USD per million tokens with at most 6 decimals, input among them"
+		}
+		t.rates[BucketSearch], t.rates[BucketRequest] = units[BucketSearch], units[BucketRequest]
+		out[len(list)-1-j] = t
+	}
+	return out, ""
+}
+
+// fallbacks name the bucket whose rate counts where a file gives none; an earlier line may serve a later one.
+var fallbacks = [...][2]Bucket{
+	{BucketCacheRead, BucketInput}, {BucketCacheWrite5m, BucketInput}, {BucketCacheWrite1h, BucketCacheWrite5m},
+	{BucketReasoning, BucketOutput}, {BucketCitation, BucketOutput},
+	{BucketInputAudio, BucketInput}, {BucketCacheReadAudio, BucketCacheRead}, {BucketOutputAudio, BucketOutput},
+	{BucketInputImage, BucketInput}, {BucketCacheReadImage, BucketCacheRead}, {BucketOutputImage, BucketOutput},
+}
+
+func readRates(ft fileTier) (Rates, bool) {
+	var r Rates
+	for i := range r {
+		r[i] = NoRate
+	}
+	left := len(ft.Rates)
+	for i := range tokenBucket {
+		s := ft.Rates[bucketNames[i]]
+		if s == nil {
+			continue
+		}
+		v, ok := parseFixed(*s, 6) // USD per million at six decimals is pico-USD per token
+		if !ok || v < 0 {
+			return r, false
+		}
+		r[i] = Pico(v)
+		left--
+	}
+	for _, f := range fallbacks {
+		if r[f[0]] == NoRate {
+			r[f[0]] = r[f[1]]
+		}
+	}
+	return r, left == 0 && r[BucketInput] != NoRate
+}
+
+// Revision names this set of prices: the file's own revision and the first eight hexadecimal digits of its SHA-256, and the rate card.
 func (c *Catalogue) Revision() string { return c.revision }
 
 // Models lists the model names each provider has a price for, lower case, sorted. Callers must not change it.
@@ -293,107 +453,152 @@ func (c *Catalogue) Models() map[string][]string { return c.models }
 // many input tokens in all, and the label of the row: its id, "@date" of the period, ">tokens" of the tier.
 // ok is false when the price is not known.
 func (c *Catalogue) Rates(provider, model string, at time.Time, inputTotal int64) (r Rates, label string, ok bool) {
-	t := c.tier(provider, model, at, inputTotal)
-	if t == nil {
+	h := c.hit(provider, model, at, inputTotal, &chat.Terms{})
+	if h.tier == nil {
 		return Rates{}, "", false
 	}
-	return t.rates, t.label, true
+	return h.tier.rates, h.tier.label, true
 }
 
 // Price returns what usage costs and the label of the price row. The cost is nil when the price is not known (label
 // empty) or the usage cannot be right (label set): neither is ever zero. A request is priced as of its start, the whole
-// of it at the tier its total input falls in.
+// of it at the tier its total input falls in, on the terms the provider told.
 func (c *Catalogue) Price(provider, model string, at time.Time, u chat.Usage) (cost *Pico, row string) {
-	t := c.tier(provider, model, at, u.InputTotal())
-	if t == nil {
+	h := c.hit(provider, model, at, u.InputTotal(), &u.Terms)
+	if h.tier == nil {
 		return nil, ""
 	}
-	p, ok := t.rates.cost(u)
-	if !ok {
-		return nil, t.label
+	p, ok := h.tier.rates.cost(&u, h.multiplier)
+	if !ok || !h.covered {
+		return nil, h.label()
 	}
-	return &p, t.label
+	return &p, h.label()
 }
 
-func (c *Catalogue) tier(provider, model string, at time.Time, inputTotal int64) *tier {
-	b := c.books[provider]
-	if b == nil {
-		if b = c.books[strings.ToLower(provider)]; b == nil {
-			return nil
+// Quote is Price with everything that led to it.
+func (c *Catalogue) Quote(provider, model string, at time.Time, u chat.Usage) Quote {
+	h := c.hit(provider, model, at, u.InputTotal(), &u.Terms)
+	q := Quote{Multiplier: h.multiplier}
+	if h.tier == nil {
+		return q
+	}
+	q.Row, q.Label, q.Above, q.rates = h.row.id, h.label(), max(0, h.tier.above), h.tier.rates
+	var ok bool
+	if q.counts, ok = split(&u); !ok || !h.covered {
+		return q
+	}
+	_, _, q.priced = q.rates.sums(&q.counts)
+	if p, ok := q.rates.cost(&u, h.multiplier); ok {
+		q.Cost = &p
+	}
+	return q
+}
+
+// Named returns the catalogue for providers that are called otherwise: names maps what an operator calls a provider to what prices call it.
+// A name without prices under its other name keeps what it had. Names come before rate cards: With is for the result.
+func (c *Catalogue) Named(names map[string]string) *Catalogue {
+	out := *c
+	out.books, out.models = maps.Clone(c.books), maps.Clone(c.models)
+	for name, provider := range names {
+		if b := c.lookup(provider); b != nil {
+			out.books[name], out.models[name] = b, c.models[b.id]
 		}
+	}
+	return &out
+}
+
+// Reported says whether a provider's own word on cost counts before the table, because its prices move from hour to hour.
+func (c *Catalogue) Reported(provider string) bool {
+	b := c.lookup(provider)
+	return b != nil && b.reported
+}
+
+// hit is what applies to one attempt.
+type hit struct {
+	row        *row
+	tier       *tier
+	multiplier int64
+	covered    bool // the terms are ordinary ones or have a price
+}
+
+// label is what the ledger notes of the price row.
+func (h *hit) label() string {
+	if h.multiplier == millionth {
+		return h.tier.label
+	}
+	return h.tier.label + "*" + Pico(h.multiplier*millionth).USD()
+}
+
+func (c *Catalogue) lookup(provider string) *book {
+	if b := c.books[provider]; b != nil {
+		return b
+	}
+	return c.books[strings.ToLower(provider)]
+}
+
+func (c *Catalogue) hit(provider, model string, at time.Time, inputTotal int64, terms *chat.Terms) hit {
+	if c.card != nil {
+		return c.card.hit(c.base, provider, model, at, inputTotal, terms)
+	}
+	b := c.lookup(provider)
+	if b == nil || inputTotal < 0 {
+		return hit{}
 	}
 	r := b.find(model)
 	if r == nil {
-		return nil
+		return hit{}
 	}
-	when := at.Unix()
-	for i := range r.periods {
-		p := &r.periods[i]
-		if when < p.from {
-			continue
+	h := hit{row: r, multiplier: millionth, covered: true}
+	ordinary := *terms == chat.Terms{}
+	if !ordinary {
+		h.covered = !extraordinary(terms)
+		for i := range r.variants {
+			if v := &r.variants[i]; v.when.holds(terms) {
+				h.tier, h.covered = tierOf(v.tiers, inputTotal), true
+				break
+			}
 		}
-		for j := range p.tiers {
-			if t := &p.tiers[j]; inputTotal > t.above {
-				return t
+		h.apply(b.modifiers, r.id, terms)
+	}
+	if h.tier != nil {
+		return h
+	}
+	unix := at.Unix()
+	for i := range r.periods {
+		if p := &r.periods[i]; p.applies(unix) {
+			h.tier = tierOf(p.tiers, inputTotal)
+			return h
+		}
+	}
+	return hit{}
+}
+
+// extraordinary reports terms that have a price of their own wherever they are offered. An attempt served on such terms that no row and
+// no modifier knows has no known price.
+func extraordinary(t *chat.Terms) bool {
+	switch strings.ToLower(t.ServiceTier) {
+	case "priority", "flex", "batch":
+		return true
+	}
+	return strings.EqualFold(t.Speed, "fast")
+}
+
+func (h *hit) apply(list []modifier, rowID string, terms *chat.Terms) {
+	for i := range list {
+		if m := &list[i]; m.when.holds(terms) && strings.HasPrefix(rowID, m.rows) {
+			h.multiplier = h.multiplier * m.multiplier / millionth
+			if m.when.ServiceTier != "" || m.when.Speed != "" {
+				h.covered = true
 			}
 		}
 	}
-	return nil
 }
 
-// find prefers the exact name, then the name without a release suffix, then the longest prefix.
-func (b *book) find(model string) *row {
-	if r := b.names[model]; r != nil {
-		return r
-	}
-	if lower := strings.ToLower(model); lower != model {
-		if r := b.names[lower]; r != nil {
-			return r
-		}
-		model = lower
-	}
-	if base := withoutRelease(model); base != model {
-		if r := b.names[base]; r != nil {
-			return r
-		}
-	}
-	for _, p := range b.prefixes {
-		if strings.HasPrefix(model, p.text) && !successor(p.text, model[len(p.text):]) {
-			return p.row
+func tierOf(tiers []tier, inputTotal int64) *tier {
+	for j := range tiers {
+		if t := &tiers[j]; inputTotal > t.above {
+			return t
 		}
 	}
 	return nil
-}
-
-// withoutRelease cuts "-20250929", "@20250929" and "-latest": the ways a provider names a release of one model.
-func withoutRelease(model string) string {
-	if s, ok := strings.CutSuffix(model, "-latest"); ok {
-		return s
-	}
-	n := len(model) - 9
-	if n < 1 || model[n] != '-' && model[n] != '@' {
-		return model
-	}
-	for _, c := range []byte(model[n+1:]) {
-		if c < '0' || c > '9' {
-			return model
-		}
-	}
-	return model[:n]
-}
-
-// successor reports whether what follows a prefix is a further version number, as in "-5" after "claude-sonnet-5": that
-// is another model at another price, and guessing would be worse than saying the price is unknown.
-func successor(prefix, rest string) bool {
-	i := 0
-	if rest != "" && (rest[0] == '-' || rest[0] == '.') {
-		i = 1
-	} else if last := prefix[len(prefix)-1]; last == '-' {
-		return false
-	}
-	n := 0
-	for i+n < len(rest) && rest[i+n] >= '0' && rest[i+n] <= '9' {
-		n++
-	}
-	return n > 0 && n < 4 // four and more digits are a date
 }

@@ -138,7 +138,8 @@ func TestLoadCatalogueRefuses(t *testing.T) {
 		{"name twice", catalogueOf(good + "," + strings.Replace(good, `"id":"a"`, `"id":"b"`, 1))},
 		{"no names", catalogueOf(strings.Replace(good, `"names":["a"]`, `"names":[]`, 1))},
 		{"number for a rate", catalogueOf(strings.Replace(good, `"input":"1"`, `"input":1`, 1))},
-		{"missing output", catalogueOf(strings.Replace(good, `,"output":"1"`, ``, 1))},
+		{"missing input", catalogueOf(strings.Replace(good, `"input":"1",`, ``, 1))},
+		{"unknown rate", catalogueOf(strings.Replace(good, `"output"`, `"outptu"`, 1))},
 		{"negative", catalogueOf(strings.Replace(good, `"input":"1"`, `"input":"-1"`, 1))},
 		{"seven decimals", catalogueOf(strings.Replace(good, `"input":"1"`, `"input":"0.0000001"`, 1))},
 		{"bad date", catalogueOf(strings.Replace(good, `{"tiers"`, `{"from":"2026-13-01","tiers"`, 1))},
@@ -195,11 +196,16 @@ func BenchmarkPrice(b *testing.B) {
 	cat := Embedded()
 	at := time.Date(2026, 11, 15, 0, 0, 0, 0, time.UTC)
 	u := chat.Usage{Input: 2000, CacheRead: 80_000, CacheWrite5m: 5000, Output: 1000}
-	for _, model := range []string{"claude-sonnet-4-6", "claude-sonnet-4-5-20250929"} {
-		b.Run(model, func(b *testing.B) {
+	for _, c := range []struct{ provider, model, tier string }{
+		{"anthropic", "claude-sonnet-4-6", ""}, {"anthropic", "claude-sonnet-4-5-20250929", ""}, {"anthropic", "claude-sonnet-4-5", "batch"},
+		{"vertex", "claude-sonnet-4-5@20250929", ""}, {"azure", "gpt-5.4", ""}, {"bedrock", "us.anthropic.claude-sonnet-4-5-20250929-v1:0", ""},
+	} {
+		b.Run(c.provider+"/"+c.model+c.tier, func(b *testing.B) {
 			b.ReportAllocs()
+			u := u
+			u.Terms.ServiceTier = c.tier
 			for b.Loop() {
-				if c, _ := cat.Price("anthropic", model, at, u); c == nil {
+				if c, _ := cat.Price(c.provider, c.model, at, u); c == nil {
 					b.Fatal("unpriced")
 				}
 			}

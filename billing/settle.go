@@ -1,6 +1,7 @@
 package billing
 
 import (
+	"strings"
 	"time"
 
 	"github.com/lossless-group/gateway/chat"
@@ -15,6 +16,9 @@ const (
 	StatusCancelled     = "cancelled"      // the caller, or the gateway's own deadline, ended it
 	StatusInterrupted   = "interrupted"    // the gateway itself died during the attempt
 )
+
+// TierProvisioned is the service tier of attempts that ran on capacity paid for by the hour.
+const TierProvisioned = "provisioned"
 
 // bytesPerToken is the usual ratio for English and code with byte-level vocabularies (observed: 1.8 for base64 to 4.9
 // for German). It is for estimates only; nothing that the provider counted is ever replaced by it.
@@ -48,6 +52,9 @@ type Outcome struct {
 // Unpriced). Everything else reached the provider and may be charged by it, so it is estimated: from what was told, with
 // the output raised to what was delivered, or else from the prompt's size and what was delivered. An estimate without a
 // known price is Unpriced too.
+//
+// What the provider says an attempt cost is kept beside, in the usage's terms; it is the cost itself (Reported) where the catalogue says that a provider's word
+// counts before the table. What ran on provisioned capacity costs nothing (Provisioned).
 func Settle(a Attempt, o Outcome, cat *Catalogue) Event {
 	e := Event{Attempt: a, EndedAt: o.EndedAt, Status: o.Status}
 	delivered := EstimateTokens(o.DeliveredBytes)
@@ -76,8 +83,15 @@ func Settle(a Attempt, o Outcome, cat *Catalogue) Event {
 		e.Delivered = delivered
 	}
 	e.Cost, e.PriceRow = cat.Price(a.Provider, a.Model, a.StartedAt, e.Usage)
-	if !plausible {
+	reported := e.Reported()
+	switch {
+	case !plausible:
 		e.Cost = nil // a count was out of range: what is left of it must not look like a price
+	case e.Basis != Computed:
+	case strings.EqualFold(e.Usage.Terms.ServiceTier, TierProvisioned):
+		e.Basis, e.Cost = Provisioned, new(Pico)
+	case reported != nil && cat.Reported(a.Provider):
+		e.Basis, e.Cost = Reported, reported
 	}
 	if e.Cost == nil {
 		e.Basis = Unpriced
@@ -92,7 +106,8 @@ func Settle(a Attempt, o Outcome, cat *Catalogue) Event {
 // would otherwise give tokens back.
 func clampUsage(u chat.Usage) (chat.Usage, bool) {
 	ok := true
-	for _, n := range []*int64{&u.Input, &u.CacheRead, &u.CacheWrite5m, &u.CacheWrite1h, &u.Output, &u.Reasoning, &u.Searches} {
+	for _, n := range []*int64{&u.Input, &u.CacheRead, &u.CacheWrite5m, &u.CacheWrite1h, &u.Output, &u.Reasoning, &u.Searches,
+		&u.InputAudio, &u.OutputAudio, &u.InputImage, &u.OutputImage, &u.CacheReadAudio, &u.CacheReadImage, &u.Citation} {
 		if *n < 0 || *n > maxTokens {
 			*n, ok = min(max(*n, 0), maxTokens), false
 		}

@@ -7,7 +7,10 @@
 // exactly what the provider sent and are never edited in place.
 package chat
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"strings"
+)
 
 // Surface is the API a request came in on.
 type Surface string
@@ -172,6 +175,15 @@ type Terms struct {
 	Geo         string `json:"geo,omitempty"`         // where inference ran, when that was promised
 	Endpoint    string `json:"endpoint,omitempty"`    // regional, where a provider charges by the endpoint's kind
 	Cost        string `json:"cost,omitempty"`        // what the provider itself says the attempt cost, a decimal in USD
+}
+
+// Term is a provider's word for how an attempt was served as Terms keep it: lower case, and empty for the words that mean the ordinary way.
+func Term(word string) string {
+	switch word = strings.ToLower(word); word {
+	case "auto", "default", "standard", "on_demand", "global", "not_available":
+		return ""
+	}
+	return word
 }
 
 // InputTotal is all tokens of the prompt, cached or not.

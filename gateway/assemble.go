@@ -22,21 +22,13 @@ import (
 // toolNames is the per-request table between capability names and the names the model sees.
 type toolNames = anthropic.Names
 
-// encodePrompt writes our own prompt in a provider's protocol.
-func encodePrompt(p chat.Protocol, prompt chat.Prompt) ([]byte, error) {
-	if p == chat.AnthropicMessages {
-		return anthropic.Encode(prompt)
-	}
-	return nil, fault.New(fault.Unsupported, "gateway.encodePrompt", "protocol_unsupported", "The model's provider speaks a protocol the agent cannot use yet. Choose another model.")
-}
-
 // assemble decides what the model is told: on a compatible surface the edits to the caller's own body, on the agent surface the
 // slabs, the tools, the history and the new message.
 func (g *Gateway) assemble(ctx context.Context, t *turn) error {
 	began := g.Clock()
 	defer func() { t.timing.Assemble = g.Clock().Sub(began) }()
 	if t.req.Native != nil {
-		return g.assembleNative(t)
+		return g.refuseTool(ctx, t, g.assembleNative(t))
 	}
 	if err := g.recall(ctx, t); err != nil {
 		return err
@@ -47,13 +39,18 @@ func (g *Gateway) assemble(ctx context.Context, t *turn) error {
 
 func (g *Gateway) assembleNative(t *turn) error {
 	n := t.req.Native
-	if n.Protocol != t.route.Provider.Protocol() {
-		return fault.New(fault.Unsupported, "gateway.assemble", "protocol_unsupported", "Model "+t.req.Model+" cannot be reached through this API. Use one whose provider speaks it.").At("/model")
+	t.neutral, t.spelling, t.losses, t.edits = nil, nil, nil, nil
+	if n.Protocol != t.protocol() || n.MustTranslate {
+		if n.Neutral == nil {
+			return fault.New(fault.Unsupported, "gateway.assemble", "protocol_unsupported", "Model "+t.req.Model+" cannot be reached through this API. Use one whose provider speaks it.").At("/model")
+		}
+		return g.cross(t)
 	}
-	if t.route.Model != t.req.Model {
+	t.edits = append(t.edits, n.Always...)
+	if t.route.Model != t.req.Model && n.RenameModel != nil {
 		t.edits = append(t.edits, n.RenameModel(t.route.Model))
 	}
-	if cap := t.decision.MaxTokens; cap > 0 && t.req.MaxTokens > cap {
+	if cap := t.decision.MaxTokens; cap > 0 && (t.req.MaxTokens > cap || t.req.MaxTokens == 0 && n.Protocol != chat.AnthropicMessages) {
 		t.edits = append(t.edits, n.CapTokens(cap))
 	}
 	if len(t.decision.DisabledCapabilities) == 0 {
@@ -61,7 +58,8 @@ func (g *Gateway) assembleNative(t *turn) error {
 	}
 	for i, name := range n.Servers {
 		if t.decision.Disabled(serverName(name)) {
-			return fault.New(fault.Forbidden, "gateway.assemble", dispatch.DisabledByPolicy, "Your organisation has switched off the tool server "+name+". Leave it out of mcp_servers.").At("/mcp_servers/" + strconv.Itoa(i))
+			return fault.Wrap(fault.Forbidden, "gateway.assemble", dispatch.DisabledByPolicy, "Your organisation has switched off the tool server "+name+". Leave it out of mcp_servers.",
+				offTool{serverName(name), kindServer}).At("/mcp_servers/" + strconv.Itoa(i))
 		}
 	}
 	if len(n.Tools) == 0 {
@@ -78,6 +76,9 @@ func (g *Gateway) assembleNative(t *turn) error {
 	}
 	edits, err := n.RemoveTools(gone)
 	t.edits = append(t.edits, edits...)
+	if fault.Is(err, fault.Forbidden) {
+		return forced(t, gone, err)
+	}
 	return err
 }
 
@@ -92,14 +93,14 @@ func clientTools(n *Native) []policy.CapabilityInfo {
 		for _, s := range []string{name, n.CanonicalTool(name)} {
 			if s != "" && !seen[s] {
 				seen[s] = true
-				out = append(out, policy.CapabilityInfo{Name: s, Kind: "client"})
+				out = append(out, policy.CapabilityInfo{Name: s, Kind: kindClient})
 			}
 		}
 	}
 	for _, name := range n.Servers {
 		if s := serverName(name); !seen[s] {
 			seen[s] = true
-			out = append(out, policy.CapabilityInfo{Name: s, Kind: "server"})
+			out = append(out, policy.CapabilityInfo{Name: s, Kind: kindServer})
 		}
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
@@ -107,7 +108,7 @@ func clientTools(n *Native) []policy.CapabilityInfo {
 }
 
 // serverName is what policy calls a tool server that the provider calls by itself.
-func serverName(name string) string { return "mcp." + name }
+func serverName(name string) string { return policy.ToolServerPrefix + name }
 
 // recall loads the thread: its earlier turns as history and the map that restores their tokens. A request of several messages
 // carries its own history and recalls only the map.
@@ -245,7 +246,7 @@ func (g *Gateway) equip(t *turn) error {
 		return err
 	}
 	if t.gates, err = dispatch.NewTurn(dispatch.TurnConfig{
-		Registry: g.Registry, Tenant: t.tenant, Whitelist: allowed, Disabled: t.decision.Disabled, Decide: g.decideTool(t),
+		Registry: g.Registry, Tenant: t.tenant, Whitelist: allowed, Decide: g.decideTool(t),
 		Clock: g.Clock, ProjectID: t.req.ProjectID, ThreadID: t.req.ThreadID, RunID: t.id,
 	}); err != nil {
 		return err
@@ -273,18 +274,7 @@ func (g *Gateway) equip(t *turn) error {
 // on, of which accepting a preview is one.
 func (g *Gateway) decideTool(t *turn) func(context.Context, dispatch.Capability, int, json.RawMessage) (bool, []fault.Reason, error) {
 	return func(ctx context.Context, c dispatch.Capability, step int, args json.RawMessage) (bool, []fault.Reason, error) {
-		in, err := g.policyInput(ctx, t)
-		if err != nil {
-			return false, nil, err
-		}
-		began := g.Clock()
-		q := policy.ToolInput{Input: in, Capability: info(c), Step: step, Args: args}
-		d, err := g.Policy.DecideTool(ctx, q)
-		g.Observer.Decided(g.Clock().Sub(began), d.Cached, d.Allow, err != nil)
-		if err == nil && d.Allow && d.NeedsApproval(c.Name) && !c.RequiresConfirmation {
-			d.Allow, d.Deny = false, []fault.Reason{{Code: dispatch.ApprovalRequired, Message: "The organisation's policy wants a person to approve this, and this app cannot show a preview for " + c.Name + "."}}
-		}
-		g.logTool(t, q, d, err)
+		d, err := g.askTool(ctx, t, info(c), step, args)
 		return d.Allow && err == nil, d.Deny, err
 	}
 }

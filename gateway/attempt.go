@@ -18,6 +18,7 @@ import (
 	"github.com/lossless-group/gateway/provider"
 	"github.com/lossless-group/gateway/redaction"
 	"github.com/lossless-group/gateway/wire/anthropic"
+	"github.com/lossless-group/gateway/wire/openai"
 )
 
 // answer is what one model call said.
@@ -57,6 +58,7 @@ var errGone = fault.New(fault.Canceled, "gateway.attempt", "canceled", "The call
 func (g *Gateway) attempt(ctx context.Context, t *turn, body redaction.Masked, sink Sink) (ans answer, err error) {
 	a := g.newAttempt(t, body)
 	if err := g.Journal.Opened(a); err != nil {
+		g.giveBack(ctx, t)
 		return ans, err
 	}
 	var o billing.Outcome
@@ -95,8 +97,11 @@ func (g *Gateway) attempt(ctx context.Context, t *turn, body redaction.Masked, s
 		time.AfterFunc(g.DrainFor, cancel)
 	}
 	t.timing.Upstream += o.EndedAt.Sub(sent)
+	if l, ok := st.(interface{ Losses() []chat.Loss }); ok && t.req.Native != nil {
+		t.tell(l.Losses())
+	}
 
-	show := &show{g: g, t: t, sink: sink, stream: t.session.Stream(), cancelLater: func() { time.AfterFunc(g.DrainFor, cancel) }}
+	show := &show{g: g, t: t, sink: sink, stream: t.session.Stream(), acc: assemblerOf(t.protocol()), cancelLater: func() { time.AfterFunc(g.DrainFor, cancel) }}
 	ans, err = show.all(ctx, st)
 	o.Usage, o.Told = st.Usage()
 	o.DeliveredBytes, o.EndedAt, o.Final = show.received, g.Clock(), show.ended
@@ -182,6 +187,7 @@ func (g *Gateway) settle(ctx context.Context, t *turn, a billing.Attempt, o bill
 		// The attempt is on disk as opened; the next start settles it as interrupted. Nothing is lost, so the turn goes on.
 		g.Logger.ErrorContext(ctx, "attempt could not be settled now", "attempt", a.ID, "err", err)
 	}
+	g.book(ctx, t, e)
 	g.Observer.AttemptEnded(t.tenant.Org.Slug, e)
 	t.usage = t.usage.Add(e.Usage)
 	t.estimated = t.estimated || e.Basis == billing.Estimated
@@ -210,8 +216,22 @@ type show struct {
 	drained  int64 // bytes of the stream read after the caller left
 	msgID    string
 	blocks   map[int]chat.PartKind
-	acc      anthropic.Assembler
+	acc      assembler // of the agent's message
 	stop     chat.Stop
+}
+
+// assembler puts the message together that a stream spelled out.
+type assembler interface {
+	Add(chat.Event)
+	Message() chat.Message
+}
+
+// assemblerOf keeps, beside what was said, what the provider of a protocol wants back unchanged.
+func assemblerOf(p chat.Protocol) assembler {
+	if p == chat.AnthropicMessages {
+		return &anthropic.Assembler{}
+	}
+	return &openai.Assembler{Producer: p}
 }
 
 // over reports the end of a whole answer. A fault is never that, whatever its cause: a cut must not look like a clean end.
@@ -276,9 +296,9 @@ func (s *show) begin(st provider.Stream) {
 	}
 	t.timing.Overhead = t.overhead
 	ev := RunStarted{RunID: t.id, ThreadID: t.req.ThreadID, TurnIndex: t.index, Model: t.req.Model, Provider: t.provider(),
-		KeySource: string(t.key.Source), PolicyRevision: t.decision.Revision, Capabilities: t.usable, Timing: t.timing}
+		KeySource: string(t.key.Source), PolicyRevision: t.decision.Revision, Capabilities: t.usable, Timing: t.timing, Losses: t.losses, Flagged: flagged(t)}
 	if st != nil {
-		ev.Header = st.Header()
+		ev.Header, ev.Protocol, ev.Same = st.Header(), t.protocol(), t.req.Native != nil && t.neutral == nil
 	}
 	if s.emit(ev) != nil {
 		return
@@ -309,11 +329,20 @@ func (s *show) one(ev chat.Event) error {
 	if ev.Kind == chat.EventText {
 		s.t.text = append(s.t.text, ev.Text...)
 	}
-	if s.t.req.Native != nil {
-		return s.native(ev)
+	var err error
+	if s.t.neutral != nil {
+		err = s.crossed(ev)
+	} else if s.t.req.Native != nil {
+		err = s.native(ev)
+	} else {
+		s.acc.Add(ev)
+		err = s.agent(ev)
 	}
-	s.acc.Add(ev)
-	return s.agent(ev)
+	if blocked := s.stream.Blocked(); err == nil && blocked != nil { // what came before it was shown; nothing more is
+		s.t.status = Refused
+		return blocked
+	}
+	return err
 }
 
 // native passes an event on in the caller's own protocol, with restored text spliced in where it differs.
@@ -322,18 +351,27 @@ func (s *show) native(ev chat.Event) error {
 	switch ev.Kind {
 	case chat.EventBlockStart:
 		if s.blocks[ev.Index] = ev.Block; ev.Block != chat.PartThinking {
-			ev.Wire = s.t.session.RestoreJSON(ev.Wire)
+			return s.repeated(ev)
 		}
-	case chat.EventOther: // citations and whatever the protocol has gained since
-		ev.Wire = s.t.session.RestoreJSON(ev.Wire)
-	case chat.EventText:
+	case chat.EventOther, chat.EventStop, chat.EventEnd: // citations, whole texts at the end, and whatever the protocol has gained since
+		return s.repeated(ev)
+	case chat.EventText, chat.EventRefusal:
 		return s.delta(ev, s.stream.Text(ev.Index, ev.Text))
+	case chat.EventThinking:
+		if n.Protocol == chat.OpenAIChat || n.Protocol == chat.OpenAIResponses { // elsewhere it is signed as it stands
+			return s.delta(ev, s.stream.Text(ev.Index, ev.Text))
+		}
 	case chat.EventToolInput:
+		if n.ToolDelta == nil { // a protocol whose calls come whole
+			ev.Wire = s.t.session.RestoreJSON(ev.Wire)
+			break
+		}
 		return s.delta(ev, s.stream.ToolInput(ev.Index, ev.Text))
 	case chat.EventBlockStop:
 		if err := s.tail(n, ev.Index, s.stream.Flush(ev.Index)); err != nil {
 			return err
 		}
+		return s.repeated(ev)
 	case chat.EventWhole:
 		if ev.Message != nil {
 			for _, p := range ev.Message.Parts {
@@ -353,6 +391,14 @@ func (s *show) native(ev chat.Event) error {
 	return s.emit(Upstream{ev})
 }
 
+// repeated passes an event on that may hold text as a whole.
+func (s *show) repeated(ev chat.Event) (err error) {
+	if ev.Wire, err = s.t.session.AnswerEvent(ev.Wire); err != nil {
+		return err
+	}
+	return s.emit(Upstream{ev})
+}
+
 func (s *show) delta(ev chat.Event, text string) error {
 	if text != ev.Text {
 		if text == "" { // held back: it may be the beginning of a token
@@ -367,6 +413,9 @@ func (s *show) delta(ev chat.Event, text string) error {
 func (s *show) tail(n *Native, index int, rest string) error {
 	if rest == "" {
 		return nil
+	}
+	if s.t.neutral != nil {
+		return s.emit(Upstream{chat.Event{Kind: deltaOf(s.blocks[index]), Index: index, Text: rest}})
 	}
 	ev := chat.Event{Kind: chat.EventText, Index: index, Text: rest, WireName: n.DeltaName}
 	if s.blocks[index] == chat.PartToolCall {

@@ -91,6 +91,7 @@ type turn struct {
 	try      int              // attempts of the current model call
 	tries    int              // attempts of the whole request
 	shown    bool             // the current attempt has shown something to the caller
+	grant    billing.Grant    // what the current attempt holds of budgets
 	key      keyring.Choice
 	decision policy.Decision
 	rules    *policy.Revision // the organisation's policy this turn is decided by, from first to last; nil until decided
@@ -100,18 +101,21 @@ type turn struct {
 	timing   Timing
 
 	// What the agent surface assembles and grows; empty on compatible surfaces.
-	index   int            // of the turn in its thread, from 0
-	history []chat.Message // earlier turns, redacted form
-	said    []chat.Message // this turn so far, redacted form but for the person's own words
-	prompt  chat.Prompt
-	names   *toolNames
-	gates   *dispatch.Turn
-	allowed []string // whitelist of this turn, capability names
-	usable  []string // those of them that tier and policy leave
-	spine   string   // hash of the static spine
-	edits   []chat.Edit
-	queue   []toolCall  // calls of the last answer not yet dispatched
-	results []chat.Part // results of those that were
+	index    int            // of the turn in its thread, from 0
+	history  []chat.Message // earlier turns, redacted form
+	said     []chat.Message // this turn so far, redacted form but for the person's own words
+	prompt   chat.Prompt
+	names    *toolNames
+	gates    *dispatch.Turn
+	allowed  []string // whitelist of this turn, capability names
+	usable   []string // those of them that tier and policy leave
+	spine    string   // hash of the static spine
+	edits    []chat.Edit
+	neutral  *chat.Request // a caller's request whose provider speaks another protocol
+	spelling *spelling     // of its tools' names there
+	losses   []string      // what of it does not come through there
+	queue    []toolCall    // calls of the last answer not yet dispatched
+	results  []chat.Part   // results of those that were
 
 	mustEnd   error    // why a resumed turn can only be declined and ended
 	runningAs *turnKey // this turn's entry in Gateway.running
@@ -171,7 +175,7 @@ func (g *Gateway) decide(ctx context.Context, t *turn) (policy.Decision, error) 
 	d, err := g.Policy.DecideChat(ctx, in)
 	t.timing.Policy = g.Clock().Sub(began)
 	g.Observer.Decided(t.timing.Policy, d.Cached, d.Allow, err != nil)
-	g.logChat(t, in, d, err)
+	recorded := g.logChat(t, in, d, err)
 	if err != nil {
 		g.Logger.ErrorContext(ctx, "policy failed; refused", "decision", d.ID, "org", t.tenant.Org.ID, "err", err)
 		switch fault.KindOf(err) {
@@ -180,6 +184,10 @@ func (g *Gateway) decide(ctx context.Context, t *turn) (policy.Decision, error) 
 		}
 		return d, &fault.Error{Op: op, Kind: fault.Forbidden, Code: "policy_error", Cause: err, Reasons: d.Deny,
 			Public: "Your organisation's policy could not be evaluated, so the request was refused. Tell an administrator the decision id " + d.ID + "."}
+	}
+	if !recorded {
+		d.Allow, d.Deny = false, []fault.Reason{auditUnavailable}
+		return d, &fault.Error{Op: op, Kind: fault.Unavailable, Code: auditUnavailable.Code, Public: auditUnavailable.Message, Reasons: d.Deny}
 	}
 	if !d.Allow {
 		public := "Your organisation's policy does not allow this request."
@@ -223,7 +231,7 @@ func (g *Gateway) policyInput(ctx context.Context, t *turn) (policy.Input, error
 
 // session opens the redaction state of this turn: tokens are scoped to the thread, else to the person.
 func (g *Gateway) session(t *turn) (*redaction.Session, error) {
-	p, err := redaction.ParseProfile(t.decision.RedactionProfile)
+	p, err := g.profile(t)
 	if err != nil {
 		return nil, err
 	}
@@ -241,16 +249,35 @@ func (g *Gateway) session(t *turn) (*redaction.Session, error) {
 	return g.Redaction.Session(scope, p), nil
 }
 
+// profile is what the organisation's settings say about redaction, at least what its policy's decision and the platform ask for.
+func (g *Gateway) profile(t *turn) (*redaction.Profile, error) {
+	if t.rules == nil { // a turn that can only be ended: nothing is sent any more
+		p, err := redaction.ParseProfile(t.decision.RedactionProfile)
+		return p, err
+	}
+	s := t.rules.Source.Settings
+	p, err := g.Redaction.Policy(s.Redaction, s.RedactionProfile, t.decision.RedactionProfile, g.Floor)
+	if err != nil {
+		return nil, fault.Wrap(fault.Forbidden, "gateway.profile", "policy_error", "Your organisation's redaction settings cannot be used, so the request was refused. Tell an administrator the decision id "+t.decision.ID+".", err)
+	}
+	return p, nil
+}
+
 // mask makes the body of the next model call and hides what must not leave.
-func (g *Gateway) mask(t *turn) (redaction.Masked, error) {
+func (g *Gateway) mask(ctx context.Context, t *turn) (redaction.Masked, error) {
 	began := g.Clock()
 	defer func() { t.timing.Redact += g.Clock().Sub(began) }()
-	if n := t.req.Native; n != nil {
-		return t.session.Mask(n.Protocol, n.Raw, t.edits...)
+	if n := t.req.Native; n != nil && t.neutral == nil {
+		return t.session.MaskContext(ctx, n.Protocol, n.Raw, t.edits...)
 	}
-	body, err := encodePrompt(t.route.Provider.Protocol(), t.prompt)
+	r := chat.Request{Prompt: t.prompt}
+	if t.neutral != nil {
+		r = *t.neutral
+	}
+	p := t.route.Provider
+	body, _, err := encode(t.protocol(), dialect(p), r)
 	if err != nil {
 		return redaction.Masked{}, err
 	}
-	return t.session.Mask(t.route.Provider.Protocol(), body)
+	return t.session.MaskContext(ctx, t.protocol(), body)
 }

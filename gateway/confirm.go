@@ -89,7 +89,11 @@ func (g *Gateway) Confirm(ctx context.Context, who tenancy.Principal, req Confir
 	if name == "" {
 		name = p.Capability
 	}
-	input := json.RawMessage(t.session.RestoreJSON(call.Input))
+	seen, err := t.session.AnswerJSON(call.Input)
+	if err != nil {
+		return out, err
+	}
+	input := json.RawMessage(seen)
 	hc := g.handlerCall(t, call, name, input)
 	capability, refusal := t.gates.Check(ctx, t.step, hc.ID, name, input)
 	if refusal != nil && req.Decision == Accept {

@@ -2,12 +2,14 @@ package gateway
 
 import (
 	"context"
+	"strings"
 
 	"github.com/lossless-group/gateway/chat"
 	"github.com/lossless-group/gateway/dispatch"
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/keyring"
 	"github.com/lossless-group/gateway/policy"
+	"github.com/lossless-group/gateway/provider"
 	"github.com/lossless-group/gateway/redaction"
 	"github.com/lossless-group/gateway/tenancy"
 	"github.com/lossless-group/gateway/transcript"
@@ -77,12 +79,7 @@ func (g *Gateway) Thread(ctx context.Context, who tenancy.Principal, hint tenanc
 	if len(turns) == 0 {
 		return nil, fault.New(fault.NotFound, "gateway.Thread", "thread_not_found", "You have no conversation with this id in this organisation.")
 	}
-	// The profile only decides what is hidden; restoring needs any that is not off.
-	profile, err := redaction.ParseProfile("balanced")
-	if err != nil {
-		return nil, err
-	}
-	s := g.Redaction.Session(redaction.Scope{Org: t.Org.ID, User: t.User, Thread: string(t.User) + "/" + id}, profile)
+	s := g.Redaction.Session(redaction.Scope{Org: t.Org.ID, User: t.User, Thread: string(t.User) + "/" + id}, g.restoring(ctx, t.Org.ID))
 	if err := g.loadMaps(s, turns); err != nil {
 		return nil, err
 	}
@@ -95,11 +92,24 @@ func (g *Gateway) Thread(ctx context.Context, who tenancy.Principal, hint tenanc
 	return turns, nil
 }
 
+// restoring is a profile that knows the tokens of an organisation. It only restores, so where the organisation's own cannot be had any
+// other will do: it then shows tokens of custom entities as they are.
+func (g *Gateway) restoring(ctx context.Context, org tenancy.OrgID) *redaction.Profile {
+	if live, err := g.Revisions.Live(ctx, org); err == nil {
+		s := live.Source.Settings
+		if p, err := g.Redaction.Policy(s.Redaction, s.RedactionProfile, s.RedactionProfile, ""); err == nil {
+			return p.Restoring()
+		}
+	}
+	return nil
+}
+
 // CapabilityState is one capability as a person may use it here.
 type CapabilityState struct {
 	dispatch.Capability
 	Available bool
 	Why       string // a refusal code when not available
+	Message   string // what the organisation's settings say of that, empty when it is not they
 }
 
 // Capabilities lists the app's registry with what this person may use.
@@ -112,15 +122,19 @@ func (g *Gateway) Capabilities(ctx context.Context, who tenancy.Principal, hint 
 	if err != nil {
 		return nil, err
 	}
-	settings := live.Source.Settings
+	form, err := policy.NewForm(live.Source.Settings)
+	if err != nil {
+		return nil, err
+	}
 	off := g.offByRego(ctx, t, live)
 	all := g.Registry.View(tenancy.TierAdmin, nil)
 	out := make([]CapabilityState, len(all))
 	for i, c := range all {
 		out[i] = CapabilityState{Capability: c, Available: true}
+		ruling := form.Capability(c.Name, t.Role)
 		switch {
-		case disables(settings, c.Name), off.Disabled(c.Name):
-			out[i].Available, out[i].Why = false, dispatch.DisabledByPolicy
+		case ruling.Mode == policy.ModeOff, off.Disabled(c.Name):
+			out[i].Available, out[i].Why, out[i].Message = false, dispatch.DisabledByPolicy, ruling.Message
 		case t.Tier() < c.RequiredTier:
 			out[i].Available, out[i].Why = false, dispatch.TierRequired
 		}
@@ -140,15 +154,11 @@ func (g *Gateway) offByRego(ctx context.Context, t tenancy.Tenant, live policy.R
 			continue
 		}
 		p, _ := g.Models.Provider(m.Provider())
-		key, err := g.Keys.Choose(ctx, t, m.Provider(), needsKey(p))
+		key, err := g.pay(ctx, t, p)
 		if err != nil {
 			continue
 		}
-		d, err := g.Policy.DecideChat(ctx, policy.Input{
-			Time: g.Clock().In(g.zone(t.Org.TimeZone)), Tenant: t, Settings: live.Source.Settings, SettingsRevision: live.Number, Files: modules,
-			SourceSHA: live.SHA256, Surface: chat.SurfaceAgent, Model: m.Name, Provider: m.Provider(), KeySource: string(key.Source),
-			Capabilities: g.capabilityInfo(),
-		})
+		d, err := g.Policy.DecideChat(ctx, g.plainQuestion(t, live, m.Name, m.Provider(), string(key.Source)))
 		if err == nil {
 			return d
 		}
@@ -162,10 +172,13 @@ type ModelState struct {
 	Provider  string
 	KeySource string // which key would pay; empty when none would
 	Available bool
-	Why       string
+	Why       string // a refusal code when not available
+	Info      provider.Info
+	Protocols []chat.Protocol // what its provider can be spoken to in, first what callers of other protocols are translated to
 }
 
-// ModelList lists the catalogue as this person may use it.
+// ModelList lists the catalogue as this person may use it: a key would pay, and neither settings nor Rego stand against a plain question. A
+// pattern is listed as the models with a known price that it stands for, and as itself when there are none.
 func (g *Gateway) ModelList(ctx context.Context, who tenancy.Principal, hint tenancy.Hint) ([]ModelState, error) {
 	t, err := g.Tenants.Resolve(ctx, who, hint)
 	if err != nil {
@@ -175,23 +188,78 @@ func (g *Gateway) ModelList(ctx context.Context, who tenancy.Principal, hint ten
 	if err != nil {
 		return nil, err
 	}
-	settings := live.Source.Settings
 	var out []ModelState
+	seen := map[string]bool{}
 	for _, m := range g.Models.Models() {
-		s := ModelState{Name: m.Name, Provider: m.Provider(), Available: true}
-		if !allowsModel(settings, m.Name) {
-			s.Available, s.Why = false, "model_not_allowed"
+		for _, name := range g.named(m) {
+			if !seen[name] {
+				seen[name] = true
+				out = append(out, g.modelState(ctx, t, live, m, name))
+			}
 		}
-		p, _ := g.Models.Provider(m.Provider())
-		key, err := g.Keys.Choose(ctx, t, m.Provider(), needsKey(p))
-		if err == nil {
-			s.KeySource = string(key.Source)
-		} else if s.Available {
-			s.Available, s.Why = false, fault.From(err).CodeOrKind()
-		}
-		out = append(out, s)
 	}
 	return out, nil
+}
+
+// named lists the names an entry of the catalogue stands for.
+func (g *Gateway) named(m provider.Model) []string {
+	prefix, pattern := strings.CutSuffix(m.Name, "*")
+	if !pattern {
+		return []string{m.Name}
+	}
+	var out []string
+	for _, name := range g.Prices.Models()[m.Provider()] {
+		if found, ok := g.Models.Find(name); ok && found.Name == prefix {
+			out = append(out, name)
+		}
+	}
+	if len(out) == 0 {
+		return []string{m.Name}
+	}
+	return out
+}
+
+func (g *Gateway) modelState(ctx context.Context, t tenancy.Tenant, live policy.Revision, m provider.Model, name string) ModelState {
+	s := ModelState{Name: name, Provider: m.Provider(), Info: m.Info}
+	var first error
+	for _, leg := range m.Legs {
+		p, _ := g.Models.Provider(leg.Provider)
+		key, err := g.pay(ctx, t, p)
+		if err == nil {
+			s.Provider, s.KeySource = leg.Provider, string(key.Source)
+			break
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	if p, ok := g.Models.Provider(s.Provider); ok {
+		s.Protocols = protocols(p)
+	}
+	d, err := g.Policy.DecideChat(ctx, g.plainQuestion(t, live, name, s.Provider, s.KeySource))
+	switch {
+	case err != nil:
+		s.Why = fault.From(err).CodeOrKind()
+	case !d.Allow:
+		s.Why = "policy_denied"
+		if len(d.Deny) > 0 {
+			s.Why = d.Deny[0].Code
+		}
+	case s.KeySource == "":
+		s.Why = fault.From(first).CodeOrKind()
+	default:
+		s.Available = true
+	}
+	return s
+}
+
+// plainQuestion is what policy is asked to find out what a person may use; nothing is said in it.
+func (g *Gateway) plainQuestion(t tenancy.Tenant, live policy.Revision, model, from, keySource string) policy.Input {
+	return policy.Input{
+		Time: g.Clock().In(g.zone(t.Org.TimeZone)), Tenant: t, Settings: live.Source.Settings, SettingsRevision: live.Number, Files: live.Source.Modules(),
+		SourceSHA: live.SHA256, Surface: chat.SurfaceAgent, Model: model, Provider: from, KeySource: keySource,
+		Capabilities: g.capabilityInfo(),
+	}
 }
 
 // OrgState is what an app caches about the organisation.
@@ -210,11 +278,6 @@ func (g *Gateway) State(ctx context.Context, who tenancy.Principal, hint tenancy
 	}
 	live, err := g.Revisions.Live(ctx, t.Org.ID)
 	return OrgState{Org: t.Org, Role: t.Role, Settings: live.Source.Settings, Revision: live.Number}, err
-}
-
-func disables(s policy.Settings, capability string) bool {
-	_, off := policy.FirstMatch(s.DisabledCapabilities, capability)
-	return off
 }
 
 func allowsModel(s policy.Settings, model string) bool {

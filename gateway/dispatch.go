@@ -52,7 +52,12 @@ func (g *Gateway) dispatchOne(ctx context.Context, t *turn, call toolCall, sink 
 		// A name we never sent. The gates refuse it as outside the whitelist; the model sees the name it used.
 		name = call.Wire
 	}
-	input := json.RawMessage(t.session.RestoreJSON(call.Input))
+	// Arguments are an answer of the model's: what it made up and what the organisation blocks concerns them like any text.
+	seen, err := t.session.AnswerJSON(call.Input)
+	if err != nil {
+		return false, err
+	}
+	input := json.RawMessage(seen)
 	hc := g.handlerCall(t, call, name, input)
 	capability, refusal := t.gates.Check(ctx, t.step, hc.ID, name, input)
 	if refusal != nil {

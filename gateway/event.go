@@ -28,6 +28,10 @@ type RunStarted struct {
 	Capabilities   []string            `json:"capabilities"`
 	Timing         Timing              `json:"-"`
 	Header         map[string][]string `json:"-"` // the provider's response headers
+	Flagged        string              `json:"-"` // what redaction found and let pass in the first request, such as "EMAIL_ADDRESS=2, PERSON=1"
+	Protocol       chat.Protocol       `json:"-"` // the provider's
+	Same           bool                `json:"-"` // events carry the provider's own bytes, in the caller's protocol
+	Losses         []string            `json:"-"` // what of a request did not come through to a provider of another protocol
 }
 
 // MessageStarted opens the answer of one model call.

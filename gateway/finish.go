@@ -6,11 +6,14 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/lossless-group/gateway/billing"
 	"github.com/lossless-group/gateway/chat"
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/keyring"
+	"github.com/lossless-group/gateway/redaction"
 	"github.com/lossless-group/gateway/tenancy"
 	"github.com/lossless-group/gateway/transcript"
 )
@@ -79,6 +82,9 @@ func recoverable(k fault.Kind) bool {
 func redactions(t *turn) *Warning {
 	detail := map[string]any{}
 	for _, f := range t.session.Findings() {
+		if f.Action == redaction.Flag { // it was sent as it is
+			continue
+		}
 		if n, ok := detail[f.Entity].(int); ok {
 			detail[f.Entity] = n + f.Count
 		} else {
@@ -89,6 +95,24 @@ func redactions(t *turn) *Warning {
 		return nil
 	}
 	return &Warning{Code: "redacted", Message: "Sensitive values were hidden from the model provider.", Detail: detail}
+}
+
+// flagged lists what was only counted, for the caller's response headers.
+func flagged(t *turn) string {
+	if t.session == nil {
+		return ""
+	}
+	var b strings.Builder
+	for _, f := range t.session.Findings() {
+		if f.Action != redaction.Flag {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(f.Entity + "=" + strconv.Itoa(f.Count))
+	}
+	return b.String()
 }
 
 func (t *turn) totals() Usage {
@@ -117,16 +141,17 @@ func (g *Gateway) remember(ctx context.Context, t *turn) {
 		KeySource: string(t.key.Source), TokensIn: t.usage.InputTotal(), TokensOut: t.usage.Output, CacheRead: t.usage.CacheRead,
 		CacheCreation: t.usage.CacheWrite(), LatencyMS: g.Clock().Sub(t.started).Milliseconds(), SpineHash: t.spine,
 		PolicyRevision: t.decision.Revision, Status: t.status, CreatedAt: t.started,
-		ModelMessage: t.session.MaskText(string(t.text)),
+		ModelMessage: t.session.Transcribe(string(t.text)),
 	}
 	if n := t.req.Native; n != nil {
-		row.UserMessage = t.session.MaskText(n.LastUser)
+		row.UserMessage = t.session.Transcribe(n.LastUser)
 	} else {
 		row.RegistryVersion = g.Registry.Version()
 		row.Messages = t.redactedSaid()[t.fresh():]
 		row.UserMessage = lastUserText(row.Messages)
 		row.ToolCalls, row.ToolResults = toolRecord(row.Messages)
 	}
+	row.Findings = t.session.Tallies()
 	if entries := t.session.Entries(); len(entries) > 0 {
 		raw, err := json.Marshal(entries)
 		if err == nil {
@@ -148,12 +173,20 @@ func (g *Gateway) remember(ctx context.Context, t *turn) {
 func (t *turn) redactedSaid() []chat.Message {
 	out := make([]chat.Message, len(t.said))
 	for i, m := range t.said {
-		out[i] = chat.Message{Role: m.Role, Parts: append([]chat.Part(nil), m.Parts...)}
-		for j := range out[i].Parts {
-			p := &out[i].Parts[j]
-			if p.Kind == chat.PartText || p.Kind == chat.PartToolResult {
-				p.Text = t.session.MaskText(p.Text)
-			}
+		out[i] = chat.Message{Role: m.Role, Parts: t.redactedParts(m.Parts)}
+	}
+	return out
+}
+
+func (t *turn) redactedParts(parts []chat.Part) []chat.Part {
+	out := append([]chat.Part(nil), parts...)
+	for i := range out {
+		p := &out[i]
+		if p.Kind == chat.PartText || p.Kind == chat.PartToolResult {
+			p.Text = t.session.Transcribe(p.Text)
+		}
+		if len(p.Parts) > 0 {
+			p.Parts = t.redactedParts(p.Parts)
 		}
 	}
 	return out

@@ -34,14 +34,33 @@ type Journal interface {
 	Said(transcript.Turn) error
 }
 
+// Budgets keeps attempts within what their organisation, project, person and key may spend.
+type Budgets interface {
+	// Reserve holds the most an attempt can use. fault.Payment and fault.RateLimited when there is no room.
+	Reserve(ctx context.Context, a billing.Ask) (billing.Grant, error)
+	// Done books what an attempt used in place of its hold.
+	Done(ctx context.Context, g billing.Grant, e billing.Event) error
+	// Release gives back a hold of which nothing was used.
+	Release(ctx context.Context, g billing.Grant)
+}
+
 // RevisionSource gives the revision of an organisation's policy that is live. A turn asks once and keeps the answer to its end.
 type RevisionSource interface {
 	Live(ctx context.Context, org tenancy.OrgID) (policy.Revision, error)
 }
 
-// DecisionSink is told of decisions that are worth keeping; it must not block.
+// DecisionSink is told of decisions that are worth keeping, and reports whether it could take one; it must not block.
 type DecisionSink interface {
-	Decided(org tenancy.OrgID, line policy.LoggedDecision)
+	Decided(org tenancy.OrgID, line policy.LoggedDecision) bool
+}
+
+// Shadows evaluates another policy beside the live one. No method blocks or changes what it is given; done is called once, at
+// once with nil when there is no other policy or no room, else with its answer from another goroutine.
+type Shadows interface {
+	// Active reports whether there is another policy for an organisation, so that nothing is prepared in vain.
+	Active(org tenancy.OrgID) bool
+	Chat(in policy.Input, live policy.Decision, failed bool, done func(*policy.ShadowAnswer))
+	Tool(in policy.ToolInput, live policy.Decision, failed bool, done func(*policy.ShadowAnswer))
 }
 
 // Projector writes down what was asked, for the decision log. It never writes message text.
@@ -82,13 +101,16 @@ type Config struct {
 	Policy    policy.Decider
 	Decisions DecisionSink // nil: decisions are not kept
 	Project   Projector    // nil: they are kept without the question
+	Shadows   Shadows      // nil: no policy is evaluated beside the live one
 	Keys      *keyring.Keyring
 	Sealer    *keyring.Sealer
 	Redaction *redaction.Engine
+	Floor     string // the least strict redaction profile of any organisation: off, balanced or strict; empty: off
 	Models    *provider.Catalogue
 	Health    *provider.Health
 	Registry  *dispatch.Registry
 	Prices    *billing.Catalogue
+	Budgets   Budgets // nil: nothing is held back for what an attempt may cost
 	Journal   Journal
 	Turns     transcript.Store
 	Pending   dispatch.PendingStore
@@ -191,12 +213,19 @@ type Native struct {
 	LastUser  string // text of the newest user message, for the transcript
 	Forward   map[string][]string
 
-	RenameModel   func(model string) chat.Edit
+	// Neutral reads Raw into the form that can be said to a provider of another protocol; nil when there is none.
+	Neutral       func() (chat.Request, []chat.Loss, error)
+	OnUnsupported string // what to do about what such a provider cannot be told; empty: warn
+
+	Always        []chat.Edit // what every body needs on its way to a provider of the same protocol
+	MustTranslate bool        // the body is not quite of its protocol and cannot be passed on
+
+	RenameModel   func(model string) chat.Edit // nil: the model is not in the body
 	CapTokens     func(max int) chat.Edit
 	RemoveTools   func(names map[string]bool) ([]chat.Edit, error)
 	SpliceDelta   func(wire []byte, text string) []byte     // an increment event with other text
 	TextDelta     func(index int, text string) []byte       // a new text increment
-	ToolDelta     func(index int, fragment string) []byte   // a new increment of tool arguments
+	ToolDelta     func(index int, fragment string) []byte   // a new increment of tool arguments; nil where calls come whole
 	DeltaName     string                                    // SSE name of increments
 	CanonicalTool func(wireName string) (capability string) // what policy calls this tool; may be the same
 }

@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/lossless-group/gateway/fault"
+	"github.com/lossless-group/gateway/keyring"
 	"github.com/lossless-group/gateway/provider"
+	"github.com/lossless-group/gateway/tenancy"
 )
 
 // choose takes the first of the ways to answer that this caller has a key for, asks policy about it and opens the key: steps 2, 4 and 6.
@@ -17,7 +19,7 @@ func (g *Gateway) choose(ctx context.Context, t *turn) (err error) {
 	first := error(nil)
 	for t.at = 0; t.at < len(t.routes); t.at++ {
 		r := t.routes[t.at]
-		key, err := g.Keys.Choose(ctx, t.tenant, r.Provider.Name(), needsKey(r.Provider))
+		key, err := g.pay(ctx, t.tenant, r.Provider)
 		if err == nil {
 			t.route, t.key = r, key
 			break
@@ -37,6 +39,21 @@ func (g *Gateway) choose(ctx context.Context, t *turn) (err error) {
 	return err
 }
 
+// takesKey is a provider that can do without a key and sends one where there is one.
+type takesKey interface{ TakesKey() bool }
+
+// pay chooses the key a provider is called with. One that can do without is called with a key where there is one: a server of one's own may
+// be open or not.
+func (g *Gateway) pay(ctx context.Context, t tenancy.Tenant, p provider.Provider) (keyring.Choice, error) {
+	needs := needsKey(p)
+	if o, ok := p.(takesKey); ok && !needs && o.TakesKey() {
+		if key, err := g.Keys.Choose(ctx, t, p.Name(), true); !fault.Is(err, fault.Payment) {
+			return key, err
+		}
+	}
+	return g.Keys.Choose(ctx, t, p.Name(), needs)
+}
+
 // ask makes one model call: as many attempts as it takes, within the turn's one budget of attempts and its one deadline, and none after the
 // caller has been shown a byte of an answer. Each attempt is journalled and metered for itself.
 func (g *Gateway) ask(ctx context.Context, t *turn, sink Sink) (answer, error) {
@@ -52,13 +69,19 @@ func (g *Gateway) ask(ctx context.Context, t *turn, sink Sink) (answer, error) {
 		if state != provider.Closed {
 			t.try++
 			t.tries++
-			body, merr := g.mask(t) // 8
+			body, merr := g.mask(ctx, t) // 8
 			if merr != nil {
-				g.Health.Report(lane, merr)
+				g.Health.Report(lane, errGone) // no provider was asked
 				return ans, merr
+			}
+			body, undo, berr := g.afford(ctx, t, body) // 5
+			if berr != nil {
+				g.Health.Report(lane, errGone) // it says nothing about the provider
+				return ans, berr
 			}
 			t.shown = false
 			ans, err = g.attempt(ctx, t, body, sink) // 9, 11
+			undo()
 			g.Health.Report(lane, g.providers(ctx, err))
 			if err == nil || t.shown {
 				return ans, err
@@ -130,7 +153,7 @@ func (g *Gateway) reroute(ctx context.Context, t *turn, i int) bool {
 		return false // what was said so far holds blocks that only their own provider can read
 	}
 	was := *t
-	key, err := g.Keys.Choose(ctx, t.tenant, r.Provider.Name(), needsKey(r.Provider))
+	key, err := g.pay(ctx, t.tenant, r.Provider)
 	if err != nil {
 		return false
 	}
@@ -144,6 +167,9 @@ func (g *Gateway) reroute(ctx context.Context, t *turn, i int) bool {
 		if t.secret, err = g.Keys.Open(ctx, t.key, r.Provider.Name()); err == nil {
 			err = g.refit(t)
 		}
+	}
+	if err == nil && t.decision.RedactionProfile != was.decision.RedactionProfile {
+		err = errGone // what was hidden so far was hidden by another rule
 	}
 	if err != nil {
 		status := was.status

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/lossless-group/gateway/billing"
 	"github.com/lossless-group/gateway/chat"
+	"github.com/lossless-group/gateway/redaction"
 	"github.com/lossless-group/gateway/tenancy"
 	"github.com/lossless-group/gateway/transcript"
 )
@@ -81,7 +83,7 @@ func split(rec []byte) (header, string, []byte) {
 // adds it at the end of its put and get functions, raises version, and reads the field only from that version on: records
 // of the version before may be on disk when a new gateway starts. A test fills every field by reflection and notices one
 // that is forgotten.
-const version = 1
+const version = 2
 
 // scratch is a reused buffer for one record. The codec is written out by hand because it is on the path of every request:
 // JSON took longer than the writing itself, most of it for quoting prose.
@@ -179,6 +181,17 @@ func (s *scratch) putEvent(e *billing.Event) {
 	}
 	s.text(e.PriceRow)
 	s.text(e.PriceRev)
+	plain := chat.Usage{Input: u.Input, CacheRead: u.CacheRead, CacheWrite5m: u.CacheWrite5m, CacheWrite1h: u.CacheWrite1h, Output: u.Output, Reasoning: u.Reasoning, Searches: u.Searches}
+	if u == plain {
+		s.blob(nil)
+		return
+	}
+	// What few answers have: written whole, and only when there is any.
+	raw, err := json.Marshal(u)
+	if err != nil { // numbers and strings always marshal
+		raw = nil
+	}
+	s.blob(raw)
 }
 
 func (s *scratch) putTurn(t *transcript.Turn) {
@@ -198,21 +211,7 @@ func (s *scratch) putTurn(t *transcript.Turn) {
 	for i := range t.Messages {
 		m := &t.Messages[i]
 		s.text(string(m.Role))
-		s.count(len(m.Parts), m.Parts == nil)
-		for j := range m.Parts {
-			p := &m.Parts[j]
-			s.text(string(p.Kind))
-			s.text(p.Text)
-			s.text(p.CallID)
-			s.text(p.Name)
-			s.blob(p.Input)
-			failed := byte(0)
-			if p.Failed {
-				failed = 1
-			}
-			s.byte(failed)
-			s.blob(p.Raw)
-		}
+		s.putParts(m.Parts)
 	}
 	s.blob(t.ToolCalls)
 	s.blob(t.ToolResults)
@@ -228,6 +227,56 @@ func (s *scratch) putTurn(t *transcript.Turn) {
 	s.text(t.Status)
 	s.blob(t.SealedMap)
 	s.time(t.CreatedAt)
+	s.count(len(t.Findings), t.Findings == nil)
+	for _, f := range t.Findings {
+		s.text(f.Entity)
+		s.text(f.Position)
+		s.text(string(f.Action))
+		s.int(int64(f.Count))
+	}
+}
+
+// What the flags of a part say.
+const (
+	partFailed = 1 << iota
+	partMore   // what follows is there only when it is needed
+)
+
+func (s *scratch) putParts(parts []chat.Part) {
+	s.count(len(parts), parts == nil)
+	for i := range parts {
+		p := &parts[i]
+		s.text(string(p.Kind))
+		s.text(p.Text)
+		s.text(p.CallID)
+		s.text(p.Name)
+		s.blob(p.Input)
+		flags := byte(0)
+		if p.Failed {
+			flags |= partFailed
+		}
+		more := p.Producer != "" || p.Signature != "" || p.Mark != "" || p.Media != nil || p.Parts != nil
+		if more {
+			flags |= partMore
+		}
+		s.byte(flags)
+		s.blob(p.Raw)
+		if !more {
+			continue
+		}
+		s.text(string(p.Producer))
+		s.text(p.Signature)
+		s.text(string(p.Mark))
+		if p.Media == nil {
+			s.byte(0)
+		} else {
+			s.byte(1)
+			for _, v := range [...]string{p.Media.Type, p.Media.Data, p.Media.URL, p.Media.FileID, p.Media.Name, p.Media.Detail} {
+				s.text(v)
+			}
+		}
+		s.putParts(p.Parts)
+	}
 }
 
 // reader reads what scratch wrote; after the first fault it returns zero values and bad is set.
@@ -236,6 +285,7 @@ type reader struct {
 	b   []byte
 	s   string
 	bad bool
+	old bool // a payload of the version before
 }
 
 func (r *reader) fail() { r.bad, r.b, r.s = true, nil, "" }
@@ -332,7 +382,11 @@ func (r *reader) org() tenancy.OrgID {
 }
 
 func (r *reader) version() {
-	if r.byte() != version {
+	switch r.byte() {
+	case version:
+	case version - 1:
+		r.old = true
+	default:
 		r.fail()
 	}
 }
@@ -353,6 +407,15 @@ func (r *reader) event() billing.Event {
 		e.Cost = &c
 	}
 	e.PriceRow, e.PriceRev = r.text(), r.text()
+	if r.old {
+		return e
+	}
+	if raw := r.blob(); raw != nil {
+		e.Usage = chat.Usage{}
+		if json.Unmarshal(raw, &e.Usage) != nil {
+			r.fail()
+		}
+	}
 	return e
 }
 
@@ -364,6 +427,21 @@ func (r *reader) turn() transcript.Turn {
 	t.TokensIn, t.TokensOut, t.CacheRead, t.CacheCreation, t.LatencyMS = r.int(), r.int(), r.int(), r.int(), r.int()
 	t.SpineHash, t.RegistryVersion, t.PolicyRevision, t.Status = r.text(), r.text(), r.text(), r.text()
 	t.SealedMap, t.CreatedAt = r.blob(), r.time()
+	if r.old {
+		return t
+	}
+	n, isNil := r.count()
+	if isNil {
+		return t
+	}
+	t.Findings = make([]redaction.Tally, 0, min(n, 1024))
+	for range n {
+		f := redaction.Tally{Entity: r.text(), Position: r.text(), Action: redaction.Action(r.text()), Count: int(r.int())}
+		if r.bad {
+			break
+		}
+		t.Findings = append(t.Findings, f)
+	}
 	return t
 }
 
@@ -374,7 +452,7 @@ func (r *reader) messages() []chat.Message {
 	}
 	ms := make([]chat.Message, 0, min(n, 1024))
 	for range n {
-		m := chat.Message{Role: chat.Role(r.text()), Parts: r.parts()}
+		m := chat.Message{Role: chat.Role(r.text()), Parts: r.parts(0)}
 		if r.bad {
 			return nil
 		}
@@ -383,14 +461,30 @@ func (r *reader) messages() []chat.Message {
 	return ms
 }
 
-func (r *reader) parts() []chat.Part {
+// maxPartDepth is how deep parts may lie within parts: a tool's result holds pictures and text, and nothing holds a result.
+const maxPartDepth = 4
+
+func (r *reader) parts(depth int) []chat.Part {
 	n, isNil := r.count()
 	if isNil {
 		return nil
 	}
+	if depth > maxPartDepth {
+		r.fail()
+		return nil
+	}
 	ps := make([]chat.Part, 0, min(n, 1024))
 	for range n {
-		p := chat.Part{Kind: chat.PartKind(r.text()), Text: r.text(), CallID: r.text(), Name: r.text(), Input: r.blob(), Failed: r.byte() == 1, Raw: r.blob()}
+		p := chat.Part{Kind: chat.PartKind(r.text()), Text: r.text(), CallID: r.text(), Name: r.text(), Input: r.blob()}
+		flags := r.byte()
+		p.Failed, p.Raw = flags&partFailed != 0, r.blob()
+		if flags&partMore != 0 {
+			p.Producer, p.Signature, p.Mark = chat.Protocol(r.text()), r.text(), chat.TTL(r.text())
+			if r.byte() == 1 {
+				p.Media = &chat.Media{Type: r.text(), Data: r.text(), URL: r.text(), FileID: r.text(), Name: r.text(), Detail: r.text()}
+			}
+			p.Parts = r.parts(depth + 1)
+		}
 		if r.bad {
 			return nil
 		}

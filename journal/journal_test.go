@@ -981,6 +981,17 @@ func fill(v reflect.Value, n *int) {
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
+			if v.Type() == reflect.TypeFor[chat.Part]() && v.Type().Field(i).Name == "Parts" { // one level of parts within parts
+				inner := chat.Part{}
+				flat := reflect.ValueOf(&inner).Elem()
+				for j := range flat.NumField() {
+					if flat.Type().Field(j).Name != "Parts" {
+						fill(flat.Field(j), n)
+					}
+				}
+				v.Field(i).Set(reflect.ValueOf([]chat.Part{inner, {Kind: chat.PartText, Parts: []chat.Part{}}}))
+				continue
+			}
 			fill(v.Field(i), n)
 		}
 	default:

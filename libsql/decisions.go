@@ -17,10 +17,11 @@ import (
 type Decisions struct{ tenants *tenants }
 
 const (
-	decisionColumns    = "id, at_ms, action, flags, user_id, role, model, capability, run_id, codes, revision, us, weight, input"
+	decisionColumns    = "id, at_ms, action, flags, user_id, role, model, capability, run_id, codes, revision, us, weight, input, shadow, sealed"
 	maxDecisionPage    = 1000 // a page that a preview of a policy's effect needs at once
 	decisionsPerStep   = 500  // deleted in one transaction
 	decisionsPerInsert = 100
+	maxSealedInput     = policy.MaxDecisionInputBytes + 256 // with what sealing adds
 )
 
 // The bits of decisions.flags.
@@ -28,6 +29,7 @@ const (
 	decisionAllowed = 1 << iota
 	decisionCached
 	decisionFailed
+	decisionAsked
 )
 
 // appendDecisions is the statement that writes n lines: one for many, as each statement is a round trip over the network.
@@ -37,7 +39,7 @@ func appendDecisions(n int) string {
 }
 
 // AppendDecisions writes lines, all or none; a line whose id is there already is left as it is. A question above
-// policy.MaxDecisionInputBytes is left out, and so are codes above policy.MaxDecisionCodesBytes in all. Times are kept in
+// policy.MaxDecisionInputBytes, sealed or not, is left out, and so are codes above policy.MaxDecisionCodesBytes in all. Times are kept in
 // milliseconds. fault.NotFound when the organisation is unknown.
 func (d *Decisions) AppendDecisions(ctx context.Context, org tenancy.OrgID, lines []policy.LoggedDecision) error {
 	const op = "libsql.Decisions.AppendDecisions"
@@ -77,14 +79,24 @@ func decisionRow(op string, l policy.LoggedDecision) ([]any, error) {
 		return nil, fault.New(fault.Internal, op, "decision_incomplete", "A decision without id, time, action or weight was to be logged; tell us the request id.")
 	}
 	flags := 0
-	for bit, set := range map[int]bool{decisionAllowed: l.Allow, decisionCached: l.Cached, decisionFailed: l.Failed} {
+	for bit, set := range map[int]bool{decisionAllowed: l.Allow, decisionCached: l.Cached, decisionFailed: l.Failed, decisionAsked: l.Asked} {
 		if set {
 			flags |= bit
 		}
 	}
-	input := l.Input
+	input, sealed := l.Input, l.Sealed
 	if len(input) > policy.MaxDecisionInputBytes {
 		input = nil
+	}
+	if len(sealed) > maxSealedInput {
+		sealed = nil
+	}
+	var shadow []byte
+	if l.Shadow != nil {
+		var err error
+		if shadow, err = json.Marshal(l.Shadow); err != nil {
+			return nil, fault.From(err)
+		}
 	}
 	codes, size := l.Codes, 0
 	for i, c := range codes {
@@ -100,7 +112,7 @@ func decisionRow(op string, l policy.LoggedDecision) ([]any, error) {
 			return nil, fault.From(err)
 		}
 	}
-	return []any{l.ID, ms(l.At), l.Action, flags, string(l.User), string(l.Role), l.Model, l.Capability, l.RunID, jsonText(list), l.Revision, l.Micros, l.Weight, jsonText(input)}, nil
+	return []any{l.ID, ms(l.At), l.Action, flags, string(l.User), string(l.Role), l.Model, l.Capability, l.RunID, jsonText(list), l.Revision, l.Micros, l.Weight, jsonText(input), jsonText(shadow), blob(sealed)}, nil
 }
 
 // Decisions returns a page of lines, newest first, and the cursor of the next ("" at the end). From is the first moment of the
@@ -127,6 +139,24 @@ func (d *Decisions) Decisions(ctx context.Context, org tenancy.OrgID, q policy.D
 		return list, "", err
 	}
 	return list[:limit], list[limit-1].ID, nil
+}
+
+// Decision returns one line; fault.NotFound when the organisation has none of that id.
+func (d *Decisions) Decision(ctx context.Context, org tenancy.OrgID, id string) (policy.LoggedDecision, error) {
+	const op = "libsql.Decisions.Decision"
+	var l policy.LoggedDecision
+	found := false
+	err := d.tenants.with(ctx, op, org, func(db *database) error {
+		return db.rows(ctx, op, func(rs *sql.Rows) (err error) {
+			found = true
+			l, err = scanDecision(rs)
+			return err
+		}, "SELECT "+decisionColumns+" FROM decisions WHERE id = ?", id)
+	})
+	if err == nil && !found {
+		err = notFound(op, "There is no such decision in the log; allowed turns are sampled, and old lines are deleted.")
+	}
+	return l, err
 }
 
 // decisionFilter writes only the conditions that are asked for, so that the indexes serve them.
@@ -173,9 +203,17 @@ func scanDecision(rs *sql.Rows) (policy.LoggedDecision, error) {
 		at, flags    int64
 		user, role   string
 		codes, input sql.NullString
+		shadow       sql.NullString
 	)
-	if err := rs.Scan(&l.ID, &at, &l.Action, &flags, &user, &role, &l.Model, &l.Capability, &l.RunID, &codes, &l.Revision, &l.Micros, &l.Weight, &input); err != nil {
+	if err := rs.Scan(&l.ID, &at, &l.Action, &flags, &user, &role, &l.Model, &l.Capability, &l.RunID, &codes, &l.Revision, &l.Micros, &l.Weight, &input, &shadow, &l.Sealed); err != nil {
 		return l, err
+	}
+	l.Asked = flags&decisionAsked != 0
+	if shadow.Valid {
+		l.Shadow = new(policy.ShadowAnswer)
+		if err := json.Unmarshal([]byte(shadow.String), l.Shadow); err != nil {
+			return l, err
+		}
 	}
 	l.At, l.User, l.Role = fromMS(at), tenancy.UserID(user), tenancy.Role(role)
 	l.Allow, l.Cached, l.Failed = flags&decisionAllowed != 0, flags&decisionCached != 0, flags&decisionFailed != 0

@@ -26,7 +26,17 @@ var spanning = map[string]string{
 	"Orgs.UpsertUser":  "a person may belong to several organisations",
 	"Orgs.Memberships": "a person may belong to several organisations",
 	"Policies.Changed": "a replica follows the policies of all organisations; it returns ids and numbers only",
+	"Policies.Shadows": "a replica evaluates the shadows of all organisations; it returns ids only",
+	"Policies.Beat":    "a replica serves all organisations; each trouble names its own",
+	"Policies.Leave":   "a replica serves all organisations",
+	"Prices.Import":    "list prices are the same for everybody",
+	"Prices.Active":    "list prices are the same for everybody",
+	"Prices.List":      "list prices are the same for everybody",
 	"Ledger.Append":    "the journal drains events of all organisations; each event names its own",
+	"Budgets.Settle":   "the journal drains events of all organisations; each hold names its own",
+	"Budgets.Renew":    "a replica holds for all organisations",
+	"Budgets.Expire":   "a dead replica held for all organisations; it returns a count only",
+	"Budgets.Open":     "a replica starts for all organisations; it returns yes or no",
 }
 
 func TestEveryStoreMethodTakesTheOrganisation(t *testing.T) {

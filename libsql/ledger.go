@@ -29,16 +29,16 @@ type Ledger struct {
 // when one id comes with other content, because setting payload_hash to NULL fails it. Materialized, each row's JSON is rendered once and not once per column.
 const appendSQL = `WITH e AS MATERIALIZED (SELECT value AS v FROM json_each(?))
 INSERT INTO usage_event (id, run_len, run, org, user, home_org, project, thread, surface, provider, model, requested, key_source, key, status, basis, price_row, price_rev,
-  step, try, started_ms, took_ms, input_hint, t_in, t_cr, t_w5, t_w1, t_out, t_reason, searches, delivered, cost_pico, payload_hash)
+  step, try, started_ms, took_ms, input_hint, t_in, t_cr, t_w5, t_w1, t_out, t_reason, searches, delivered, cost_pico, more, payload_hash)
 SELECT v->>0, v->>1, v->>2, v->>3, v->>4, v->>5, v->>6, v->>7, v->>8, v->>9, v->>10, v->>11, v->>12, v->>13, v->>14, v->>15, v->>16, v->>17,
-  v->>18, v->>19, v->>20, v->>21, v->>22, v->>23, v->>24, v->>25, v->>26, v->>27, v->>28, v->>29, v->>30, v->>31, unhex(v->>32)
+  v->>18, v->>19, v->>20, v->>21, v->>22, v->>23, v->>24, v->>25, v->>26, v->>27, v->>28, v->>29, v->>30, v->>31, v->>32, unhex(v->>33)
 FROM e WHERE true
 ON CONFLICT (id) DO UPDATE SET payload_hash = NULL WHERE usage_event.payload_hash <> excluded.payload_hash`
 
 // appendOne is appendSQL for one event. For a file it is faster to run a prepared statement for each row, as there is no round
 // trip to save.
 var appendOne = "INSERT INTO usage_event (id, run_len, run, org, user, home_org, project, thread, surface, provider, model, requested, key_source, key, status, basis, price_row, price_rev, " +
-	"step, try, started_ms, took_ms, input_hint, t_in, t_cr, t_w5, t_w1, t_out, t_reason, searches, delivered, cost_pico, payload_hash) VALUES (?" + strings.Repeat(", ?", 31) + ", unhex(?)) " +
+	"step, try, started_ms, took_ms, input_hint, t_in, t_cr, t_w5, t_w1, t_out, t_reason, searches, delivered, cost_pico, more, payload_hash) VALUES (?" + strings.Repeat(", ?", 32) + ", unhex(?)) " +
 	"ON CONFLICT (id) DO UPDATE SET payload_hash = NULL WHERE usage_event.payload_hash <> excluded.payload_hash"
 
 // Append records events, all or none. An event recorded before with the same content is left alone. fault.Conflict with
@@ -193,7 +193,7 @@ func eventWords(e *billing.Event) [15]string {
 }
 
 func eventRow(e *billing.Event, hash string, id func(string) int64) []any {
-	row := make([]any, 0, 33)
+	row := make([]any, 0, 34)
 	// An attempt's id begins with its run's id as a rule: then its length says all.
 	if e.RunID != "" && strings.HasPrefix(e.ID, e.RunID) {
 		row = append(row, e.ID, len(e.RunID), nil)
@@ -210,7 +210,34 @@ func eventRow(e *billing.Event, hash string, id func(string) int64) []any {
 	} else {
 		row = append(row, int64(*e.Cost))
 	}
-	return append(row, hash)
+	return append(row, moreOf(u), hash)
+}
+
+// moreOf is the counts and terms that have no column, as JSON; nil for the many events that have none.
+func moreOf(u chat.Usage) any {
+	u.Input, u.CacheRead, u.CacheWrite5m, u.CacheWrite1h, u.Output, u.Reasoning, u.Searches = 0, 0, 0, 0, 0, 0, 0
+	if u == (chat.Usage{}) {
+		return nil
+	}
+	b, err := json.Marshal(u)
+	if err != nil {
+		return nil // numbers and strings always marshal
+	}
+	return string(b)
+}
+
+// withMore puts back what moreOf took.
+func withMore(u *chat.Usage, more sql.NullString) error {
+	if !more.Valid {
+		return nil
+	}
+	columns := *u
+	if err := json.Unmarshal([]byte(more.String), u); err != nil {
+		return err
+	}
+	u.Input, u.CacheRead, u.CacheWrite5m, u.CacheWrite1h = columns.Input, columns.CacheRead, columns.CacheWrite5m, columns.CacheWrite1h
+	u.Output, u.Reasoning, u.Searches = columns.Output, columns.Reasoning, columns.Searches
+	return nil
 }
 
 // contentHash is the first half of a SHA-256 over everything an event says, in hex.
@@ -411,7 +438,7 @@ func (l *Ledger) Events(ctx context.Context, org tenancy.OrgID, q billing.EventQ
 		e, err := scanEvent(rs, org)
 		list = append(list, e)
 		return err
-	}, "SELECT e.id, e.run_len, e.run, "+strings.Join(cols, ", ")+", e.step, e.try, e.started_ms, e.took_ms, e.input_hint, e.t_in, e.t_cr, e.t_w5, e.t_w1, e.t_out, e.t_reason, e.searches, e.delivered, e.cost_pico FROM usage_event e WHERE "+where+" ORDER BY e.started_ms DESC, e.id DESC LIMIT ?",
+	}, "SELECT e.id, e.run_len, e.run, "+strings.Join(cols, ", ")+", e.step, e.try, e.started_ms, e.took_ms, e.input_hint, e.t_in, e.t_cr, e.t_w5, e.t_w1, e.t_out, e.t_reason, e.searches, e.delivered, e.cost_pico, e.more FROM usage_event e WHERE "+where+" ORDER BY e.started_ms DESC, e.id DESC LIMIT ?",
 		append(args, limit+1)...)
 	if err != nil {
 		return nil, "", err
@@ -430,10 +457,14 @@ func scanEvent(rs *sql.Rows, org tenancy.OrgID) (billing.Event, error) {
 		run                        sql.NullString
 		user, home, surface, basis string
 		cost                       sql.NullInt64
+		more                       sql.NullString
 	)
 	u := &e.Usage
 	if err := rs.Scan(&e.ID, &runLen, &run, &user, &home, &e.ProjectID, &e.ThreadID, &surface, &e.Provider, &e.Model, &e.Requested, &e.KeySource, &e.KeyID, &e.Status, &basis, &e.PriceRow, &e.PriceRev,
-		&e.Step, &e.Try, &started, &took, &e.InputHint, &u.Input, &u.CacheRead, &u.CacheWrite5m, &u.CacheWrite1h, &u.Output, &u.Reasoning, &u.Searches, &e.Delivered, &cost); err != nil {
+		&e.Step, &e.Try, &started, &took, &e.InputHint, &u.Input, &u.CacheRead, &u.CacheWrite5m, &u.CacheWrite1h, &u.Output, &u.Reasoning, &u.Searches, &e.Delivered, &cost, &more); err != nil {
+		return e, err
+	}
+	if err := withMore(u, more); err != nil {
 		return e, err
 	}
 	e.RunID = run.String

@@ -35,7 +35,11 @@ var (
 	_ policy.SettingsStore  = (*Settings)(nil)
 	_ policy.RevisionStore  = (*Policies)(nil)
 	_ policy.HistoryStore   = (*Policies)(nil)
-	_ policy.DecisionLog    = (*Decisions)(nil)
+	_ policy.ApprovalStore  = (*Policies)(nil)
+	_ policy.RequestStore   = (*Policies)(nil)
+	_ policy.ShadowStore    = (*Policies)(nil)
+	_ policy.ReplicaStore   = (*Policies)(nil)
+	_ policy.FullLog        = (*Decisions)(nil)
 	_ keyring.Store         = (*Keys)(nil)
 	_ tenancy.OrgStore      = (*Orgs)(nil)
 )
@@ -83,6 +87,8 @@ type Stores struct {
 	Decisions *Decisions
 	Audit     *Audit
 	Ledger    *Ledger
+	Prices    *Prices
+	Budgets   *Budgets
 	Turns     *Turns
 	Pending   *Pending
 
@@ -120,11 +126,15 @@ func Open(ctx context.Context, cfg Config) (*Stores, error) {
 	if err != nil {
 		return nil, errors.Join(fault.From(err), control.close(ctx))
 	}
+	counters, err := lru.New[counterKey, bool](8192)
+	if err != nil {
+		return nil, errors.Join(fault.From(err), control.close(ctx))
+	}
 	ts := newTenants(cfg, orgs, slugs)
 	policies := &Policies{db: control}
 	return &Stores{
 		Orgs: orgs, Keys: &Keys{db: control}, Settings: &Settings{db: control, policies: policies}, Policies: policies, Audit: &Audit{db: control},
-		Ledger: &Ledger{db: control, words: words}, Turns: &Turns{tenants: ts}, Pending: &Pending{tenants: ts}, Decisions: &Decisions{tenants: ts},
+		Ledger: &Ledger{db: control, words: words}, Prices: &Prices{db: control}, Budgets: &Budgets{db: control, known: counters}, Turns: &Turns{tenants: ts}, Pending: &Pending{tenants: ts}, Decisions: &Decisions{tenants: ts},
 		control: control, tenants: ts,
 	}, nil
 }

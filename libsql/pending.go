@@ -52,6 +52,26 @@ func (p *Pending) Load(ctx context.Context, org tenancy.OrgID, previewID string)
 	return r, nil
 }
 
+// maxWaiting is how many waiting runs are listed: the newest.
+const maxWaiting = 1000
+
+// Waiting returns the ids of the runs that wait for a person's decision and had not run out at the given time, newest first; at most
+// the newest thousand.
+func (p *Pending) Waiting(ctx context.Context, org tenancy.OrgID, at time.Time) ([]string, error) {
+	const op = "libsql.Pending.Waiting"
+	var out []string
+	err := p.tenants.with(ctx, op, org, func(db *database) error {
+		out = nil
+		return db.rows(ctx, op, func(r *sql.Rows) error {
+			var id string
+			err := r.Scan(&id)
+			out = append(out, id)
+			return err
+		}, "SELECT run_id FROM pending_runs WHERE status = 'waiting' AND expires_ms > ? ORDER BY created_ms DESC, preview_id LIMIT ?", ms(at), maxWaiting)
+	})
+	return out, err
+}
+
 // Claim moves a waiting run to a decision in one conditional update and reports whether this call did it. accept and
 // discard need a run that has not run out at the given time, expired one that has; another decision is fault.Invalid.
 func (p *Pending) Claim(ctx context.Context, org tenancy.OrgID, previewID, decision string, by tenancy.UserID, at time.Time) (bool, error) {

@@ -52,12 +52,12 @@ func (p *Policies) Revision(ctx context.Context, org tenancy.OrgID, number int64
 func (p *Policies) revision(ctx context.Context, op string, org tenancy.OrgID, where string, arg any) (policy.Revision, bool, error) {
 	r := policy.Revision{Org: org}
 	var (
-		sum, author string
-		at          int64
-		s           storedSource
+		sum, author, approvals string
+		at                     int64
+		s                      storedSource
 	)
-	found, err := p.db.row(ctx, op, []any{&r.Number, &sum, &author, &r.Note, &r.Restores, &at, &s.settings, &s.files},
-		"SELECT revision, sha256, author, note, restores, at_ms, settings, files FROM policy_revisions WHERE org_id = ? AND "+where, org.String(), arg)
+	found, err := p.db.row(ctx, op, []any{&r.Number, &sum, &author, &r.Note, &r.Restores, &at, &s.settings, &s.files, &r.Generation, &approvals},
+		"SELECT revision, sha256, author, note, restores, at_ms, settings, files, generation, approvals FROM policy_revisions WHERE org_id = ? AND "+where, org.String(), arg)
 	if err != nil || !found {
 		return policy.Revision{}, false, err
 	}
@@ -65,10 +65,24 @@ func (p *Policies) revision(ctx context.Context, op string, org tenancy.OrgID, w
 	if sum != "" && sum != r.SHA256 {
 		return policy.Revision{}, false, fault.New(fault.Internal, op, "revision_damaged", fmt.Sprintf("Revision %d of the policy is not what was published; publish it again, and tell us the request id.", r.Number))
 	}
+	if r.Approvals, err = decodeApprovals(op, approvals); err != nil {
+		return policy.Revision{}, false, err
+	}
 	if r.Source, err = s.decode(op); err != nil {
 		return policy.Revision{}, false, err
 	}
 	return r, true, nil
+}
+
+func decodeApprovals(op, text string) ([]policy.Approval, error) {
+	if text == "[]" {
+		return nil, nil
+	}
+	var list []policy.Approval
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		return nil, fault.Wrap(fault.Internal, op, "policy_unreadable", "The stored approvals of a policy cannot be read by this gateway; run the version that wrote them or a later one.", err)
+	}
+	return list, nil
 }
 
 // Publish makes the next revision and makes it live, in one transaction; fault.Conflict with code policy_changed when the live one
@@ -97,6 +111,8 @@ func (p *Policies) Publish(ctx context.Context, org tenancy.OrgID, expect int64,
 		return policy.Revision{}, err
 	}
 	r.Org, r.Number, r.SHA256, r.Source, r.CreatedAt = org, expect+1, s.sha256(), source, fromMS(ms(r.CreatedAt))
+	request := r.Request
+	r.Request = nil
 	err = p.db.update(ctx, op, func(ctx context.Context, c *sql.Conn) error {
 		live, _, err := liveFiles(ctx, c, org)
 		if err != nil {
@@ -105,7 +121,12 @@ func (p *Policies) Publish(ctx context.Context, org tenancy.OrgID, expect int64,
 		if live != expect {
 			return fault.New(fault.Conflict, op, "policy_changed", fmt.Sprintf("Somebody else published revision %d in the meantime; compare it with yours and publish again.", live))
 		}
-		return appendRevision(ctx, c, r, s)
+		if r.Generation, err = appendRevision(ctx, c, r, s); err != nil || request == nil {
+			return err
+		}
+		_, err = c.ExecContext(ctx, "INSERT INTO policy_requests (org_id, key, body, revision, at_ms) VALUES (?, ?, ?, ?, ?) ON CONFLICT (org_id, key) DO UPDATE SET body = excluded.body, revision = excluded.revision, at_ms = excluded.at_ms",
+			org.String(), request.Key, request.Body, r.Number, ms(r.CreatedAt))
+		return err
 	})
 	if err != nil {
 		return policy.Revision{}, err
@@ -121,18 +142,31 @@ func liveFiles(ctx context.Context, c *sql.Conn, org tenancy.OrgID) (number int6
 	return number, files, err
 }
 
-// appendRevision writes a revision and makes it live, inside a write that saw the revision before it live.
-func appendRevision(ctx context.Context, c *sql.Conn, r policy.Revision, s storedSource) error {
-	if _, err := c.ExecContext(ctx, "INSERT INTO policy_revisions (org_id, revision, sha256, author, note, restores, at_ms, settings, files) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		r.Org.String(), r.Number, s.sha256(), string(r.Author), r.Note, r.Restores, ms(r.CreatedAt), s.settings, s.files); err != nil {
-		return err
+// appendRevision writes a revision, makes it live and ends the shadow of the one before, inside a write that saw that one live. It
+// returns the generation of this publish.
+func appendRevision(ctx context.Context, c *sql.Conn, r policy.Revision, s storedSource) (generation int64, err error) {
+	approvals := []byte("[]")
+	if len(r.Approvals) > 0 {
+		if approvals, err = json.Marshal(r.Approvals); err != nil {
+			return 0, err
+		}
 	}
 	if _, err := c.ExecContext(ctx, "UPDATE policy_generation SET last = last + 1"); err != nil {
-		return err
+		return 0, err
 	}
-	_, err := c.ExecContext(ctx, "INSERT INTO policy_active (org_id, revision, generation) SELECT ?, ?, last FROM policy_generation WHERE true ON CONFLICT (org_id) DO UPDATE SET revision = excluded.revision, generation = excluded.generation",
-		r.Org.String(), r.Number)
-	return err
+	if err := eachRow(ctx, c, func(rs *sql.Rows) error { return rs.Scan(&generation) }, "SELECT last FROM policy_generation"); err != nil {
+		return 0, err
+	}
+	if _, err := c.ExecContext(ctx, "INSERT INTO policy_revisions (org_id, revision, sha256, author, note, restores, at_ms, settings, files, generation, approvals) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		r.Org.String(), r.Number, s.sha256(), string(r.Author), r.Note, r.Restores, ms(r.CreatedAt), s.settings, s.files, generation, string(approvals)); err != nil {
+		return 0, err
+	}
+	if _, err := c.ExecContext(ctx, "INSERT INTO policy_active (org_id, revision, generation) VALUES (?, ?, ?) ON CONFLICT (org_id) DO UPDATE SET revision = excluded.revision, generation = excluded.generation",
+		r.Org.String(), r.Number, generation); err != nil {
+		return 0, err
+	}
+	_, err = dropShadow(ctx, c, r.Org)
+	return generation, err
 }
 
 // Revisions lists at most limit revisions without their sources, newest first, below the number before (0: from the newest). The
@@ -145,15 +179,17 @@ func (p *Policies) Revisions(ctx context.Context, org tenancy.OrgID, before int6
 	var list []policy.Revision
 	err := p.db.rows(ctx, op, func(rs *sql.Rows) error {
 		r := policy.Revision{Org: org}
-		var author string
+		var author, approvals string
 		var at int64
-		if err := rs.Scan(&r.Number, &r.SHA256, &author, &r.Note, &r.Restores, &at); err != nil {
+		err := rs.Scan(&r.Number, &r.SHA256, &author, &r.Note, &r.Restores, &at, &r.Generation, &approvals)
+		if err != nil {
 			return err
 		}
 		r.Author, r.CreatedAt = tenancy.UserID(author), fromMS(at)
+		r.Approvals, err = decodeApprovals(op, approvals)
 		list = append(list, r)
-		return nil
-	}, "SELECT revision, sha256, author, note, restores, at_ms FROM policy_revisions WHERE org_id = ? AND (? = 0 OR revision < ?) ORDER BY revision DESC LIMIT ?", org.String(), before, before, clampLimit(limit))
+		return err
+	}, "SELECT revision, sha256, author, note, restores, at_ms, generation, approvals FROM policy_revisions WHERE org_id = ? AND (? = 0 OR revision < ?) ORDER BY revision DESC LIMIT ?", org.String(), before, before, clampLimit(limit))
 	return list, err
 }
 
@@ -316,6 +352,7 @@ func (p *Policies) putSettings(ctx context.Context, op string, org tenancy.OrgID
 		if live != expect {
 			return fault.New(fault.Conflict, op, "settings_changed", "Somebody else changed the settings in the meantime; read them again and repeat your change.")
 		}
-		return appendRevision(ctx, c, policy.Revision{Org: org, Number: expect + 1, Author: by, CreatedAt: at}, storedSource{text, files})
+		_, err = appendRevision(ctx, c, policy.Revision{Org: org, Number: expect + 1, Author: by, CreatedAt: at}, storedSource{text, files})
+		return err
 	})
 }

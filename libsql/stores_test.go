@@ -106,8 +106,24 @@ func TestStoresConform(t *testing.T) {
 		t.Run("policies", func(t *testing.T) {
 			revisiontest.Run(t, func(t *testing.T) revisiontest.Store { return open(t, config(t)).Policies })
 		})
+		t.Run("life of policies", func(t *testing.T) {
+			revisiontest.RunLife(t, func(t *testing.T) revisiontest.LifeStore { return open(t, config(t)).Policies })
+		})
 		t.Run("decisions", func(t *testing.T) {
-			decisiontest.Run(t, func(t *testing.T) policy.DecisionLog { return fresh(t).Decisions })
+			decisiontest.Run(t, func(t *testing.T) policy.FullLog { return fresh(t).Decisions })
+		})
+		t.Run("sealed decisions", func(t *testing.T) {
+			master, err := keyring.NewMasterKey([]byte("0123456789abcdef0123456789abcdef"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			sealer, err := keyring.NewSealer([]keyring.MasterKey{master})
+			if err != nil {
+				t.Fatal(err)
+			}
+			decisiontest.Run(t, func(t *testing.T) policy.FullLog {
+				return policy.NewSealedLog(fresh(t).Decisions, sealer, func(org tenancy.OrgID, id string, err error) { t.Error(org, id, err) })
+			})
 		})
 	})
 }

@@ -52,7 +52,7 @@ func (t *Turns) Append(ctx context.Context, org tenancy.OrgID, turns []transcrip
 		if len(args) == 0 {
 			return nil
 		}
-		return db.w.do(ctx, op, len(args) == 1, func(ctx context.Context, c *sql.Conn) error {
+		return db.w.do(ctx, op, len(args) == 1 && len(turns[0].Findings) == 0, func(ctx context.Context, c *sql.Conn) error {
 			exec := func(a []any) (sql.Result, error) { return c.ExecContext(ctx, putTurn, a...) }
 			if len(args) > 1 { // parsing takes longer than writing one row
 				s, err := c.PrepareContext(ctx, putTurn)
@@ -62,7 +62,7 @@ func (t *Turns) Append(ctx context.Context, org tenancy.OrgID, turns []transcrip
 				defer s.Close()
 				exec = func(a []any) (sql.Result, error) { return s.ExecContext(ctx, a...) }
 			}
-			for _, a := range args {
+			for i, a := range args {
 				res, err := exec(a)
 				if err != nil {
 					return err
@@ -71,6 +71,9 @@ func (t *Turns) Append(ctx context.Context, org tenancy.OrgID, turns []transcrip
 					return err
 				} else if n == 0 {
 					return fault.New(fault.Conflict, op, "turn_conflict", "That turn belongs to another person.")
+				}
+				if err := putFindings(ctx, c, turns[i]); err != nil {
+					return err
 				}
 			}
 			return nil

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/json"
+	"time"
 
 	"github.com/lossless-group/gateway/fault"
 )
@@ -124,13 +125,17 @@ type Verdict struct {
 	Labels               []string        `json:"labels"`
 }
 
-// FiredRule is a rule that had a part in a decision.
+// FiredRule is a rule that had a part in a decision: one of Rego, or one of the settings, whose File is FileSettings.
 type FiredRule struct {
-	Rule  string `json:"rule"`
-	File  string `json:"file"`
-	Line  int    `json:"line"`
-	Value string `json:"value,omitempty"` // what it produced, as Rego, cut to 500 bytes
+	Rule    string `json:"rule"` // of the settings: the member, as disabled_capabilities, or the name of the row, as deck.*
+	File    string `json:"file"`
+	Line    int    `json:"line"`              // 0 in the settings
+	Value   string `json:"value,omitempty"`   // what it produced, as Rego, cut to 500 bytes
+	Message string `json:"message,omitempty"` // what a rule of the settings did, in a sentence
 }
+
+// FileSettings stands for the settings where a file is named. No file of a policy can have this name.
+const FileSettings = "settings"
 
 // Evaluation is one question put to a policy, with its explanation.
 type Evaluation struct {
@@ -143,42 +148,63 @@ type Evaluation struct {
 	Warnings []Diagnostic `json:"warnings"`
 }
 
-// Replay is what a policy would have decided about decisions that were made.
+// Replay is what a policy would have decided about decisions that were made. Counts are of decisions, by their weights.
 type Replay struct {
-	Total        int           `json:"total"`
-	Replayed     int           `json:"replayed"` // lines with a question
-	Complete     int           `json:"complete"` // of them, those whose question holds everything the policy reads
-	Unchanged    int           `json:"unchanged"`
-	NewlyDenied  int           `json:"newlyDenied"`
-	NewlyAllowed int           `json:"newlyAllowed"`
-	Asked        int           `json:"asked"` // calls that would newly need approval
-	Errors       int           `json:"errors"`
-	ByUser       []ReplayCount `json:"byUser"`
-	ByCapability []ReplayCount `json:"byCapability"`
-	ByModel      []ReplayCount `json:"byModel"`
-	Examples     Examples      `json:"examples"`
-	SelfRefused  bool          `json:"selfRefused"`           // the person who asks would be refused
-	SelfReasons  []string      `json:"selfReasons,omitempty"` // why
-	WaitingRuns  []string      `json:"waitingRuns"`           // runs among the newly denied
-	Exact        bool          `json:"exact"`                 // false when lines stand for several decisions: then counts are estimates
-	MS           int64         `json:"ms"`
+	Total        int             `json:"total"`
+	Replayed     int             `json:"replayed"`   // lines with a question
+	Complete     int             `json:"complete"`   // of them, those whose question holds everything the policy reads
+	Incomplete   int             `json:"incomplete"` // the others: what is said of them is a guess
+	Unchanged    int             `json:"unchanged"`
+	NewlyDenied  int             `json:"refused"`  // were allowed
+	NewlyAllowed int             `json:"loosened"` // were refused
+	Asked        int             `json:"asked"`    // calls that would newly need approval
+	Errors       int             `json:"errors"`
+	ByUser       []ReplayCount   `json:"byPerson"` // these three have who is hit most at the top
+	ByCapability []ReplayCount   `json:"byCapability"`
+	ByModel      []ReplayCount   `json:"byModel"`
+	Examples     []ReplayExample `json:"examples"`              // at most 20 of each sort, in the order of the lines
+	SelfRefused  bool            `json:"selfRefused"`           // the person who asks would be refused
+	SelfReasons  []string        `json:"selfReasons,omitempty"` // why
+	DeniedRuns   []string        `json:"deniedRuns"`            // runs among the newly denied, at most 20, sorted
+	WaitingRuns  []string        `json:"waitingRuns"`           // those of ReplayInput.Waiting that are newly denied, sorted
+	UnseenRuns   []string        `json:"unseenRuns"`            // those of ReplayInput.Waiting no line of which was replayed, sorted
+	Exact        bool            `json:"exact"`                 // false when lines stand for several decisions: then counts are estimates
+	MS           int64           `json:"ms"`
 }
 
 // ReplayCount counts what changes for one user, capability or model.
 type ReplayCount struct {
 	Key          string `json:"key"`
-	NewlyDenied  int    `json:"newlyDenied"`
-	NewlyAllowed int    `json:"newlyAllowed"`
+	Label        string `json:"label"` // what people call it; the key when nothing better is known
+	NewlyDenied  int    `json:"refused"`
+	NewlyAllowed int    `json:"loosened"`
 	Asked        int    `json:"asked"`
 	Errors       int    `json:"errors"`
+	Incomplete   int    `json:"incomplete"` // of these, the ones whose question lacks something the policy reads
 }
 
-// Examples are ids of decisions, at most 20 of each sort.
-type Examples struct {
-	NewlyDenied  []string `json:"newlyDenied"`
-	NewlyAllowed []string `json:"newlyAllowed"`
-	Asked        []string `json:"asked"`
-	Errors       []string `json:"errors"`
+// The sorts of examples.
+const (
+	ReplayRefused  = "refused"
+	ReplayLoosened = "loosened"
+	ReplayAsked    = "asked"
+	ReplayError    = "error"
+)
+
+// ReplayExample is one decision that changes.
+type ReplayExample struct {
+	ID         string    `json:"id"`
+	Sort       string    `json:"sort"` // refused, loosened, asked, error
+	At         time.Time `json:"at"`
+	Person     string    `json:"person"`
+	Label      string    `json:"label"` // of the person
+	Capability string    `json:"capability,omitempty"`
+	Model      string    `json:"model,omitempty"`
+	RunID      string    `json:"runId,omitempty"`
+	Before     string    `json:"before"`            // a sentence
+	After      string    `json:"after"`             // a sentence
+	Missing    []string  `json:"missing,omitempty"` // places the policy reads that the question does not have
+	Incomplete bool      `json:"incomplete"`
 }
 
 // Position is a place in a file of a policy; both numbers count from 1.
@@ -212,4 +238,12 @@ type ReplayInput struct {
 	Live  Source            // what is in force, to tell what is new
 	Lines []LoggedDecision  // in any order
 	Self  []json.RawMessage // questions the person who asks would have; refused when all of them are
+
+	Waiting []string     // ids of the runs that wait for somebody's decision now
+	Labels  ReplayLabels // what is not in them is labelled by what the questions say, or by its key
+}
+
+// ReplayLabels are what people call what is counted, by key.
+type ReplayLabels struct {
+	Users, Capabilities, Models map[string]string
 }

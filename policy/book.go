@@ -167,34 +167,6 @@ type ChangeSource interface {
 	Changed(ctx context.Context, since int64) ([]Change, error)
 }
 
-// Follow looks for what other replicas published, every so often and until ctx ends, and expires it. report is told of each look that
-// failed; the TTL goes on bounding how old a revision is served meanwhile.
-func (b *Book) Follow(ctx context.Context, src ChangeSource, every time.Duration, report func(error)) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for since := int64(0); ; {
-		for more := true; more; {
-			changes, err := src.Changed(ctx, since)
-			if ctx.Err() != nil {
-				return
-			}
-			if err != nil {
-				report(err)
-			}
-			for _, c := range changes {
-				b.expire(c.Org, c.Revision)
-				since = max(since, c.Generation)
-			}
-			more = len(changes) > 0
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
-
 // Publish makes the next revision and serves it from the next call of Live on. Errors are those of the store: fault.Conflict when the
 // live revision is not expect.
 func (b *Book) Publish(ctx context.Context, org tenancy.OrgID, expect int64, r Revision) (Revision, error) {

@@ -104,54 +104,6 @@ func TestBookServesTheLiveRevision(t *testing.T) {
 	number(6)
 }
 
-// news is a ChangeSource: what one replica learns of the others.
-type news chan []Change
-
-var _ ChangeSource = (news)(nil)
-
-func (n news) Changed(ctx context.Context, since int64) ([]Change, error) {
-	select {
-	case c := <-n:
-		if len(c) > 0 && c[0].Generation <= since {
-			return nil, fault.New(fault.Internal, "news", "old", "Old.")
-		}
-		return c, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func TestBookFollows(t *testing.T) {
-	s := &shelf{live: map[tenancy.OrgID]Revision{acme: written(3), globe: written(1)}}
-	b := NewBook(s, time.Now, time.Hour)
-	for _, org := range []tenancy.OrgID{acme, globe} {
-		if _, err := b.Live(t.Context(), org); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.mu.Lock()
-	s.live[acme], s.live[globe] = written(4), written(9) // the second is not told
-	s.mu.Unlock()
-	ctx, cancel := context.WithCancel(t.Context())
-	n, ended := make(news), make(chan struct{})
-	go func() {
-		defer close(ended)
-		b.Follow(ctx, n, time.Millisecond, func(err error) { t.Error(err) })
-	}()
-	n <- []Change{{Org: acme, Generation: 7, Revision: 4}, {Org: globe, Generation: 8, Revision: 1}}
-	n <- nil
-	n <- []Change{{Org: globe, Generation: 9, Revision: 1}}
-	n <- nil // all before it was looked at
-	if r, _ := b.Live(t.Context(), acme); r.Number != 4 {
-		t.Errorf("acme is served revision %d", r.Number)
-	}
-	if r, _ := b.Live(t.Context(), globe); r.Number != 1 {
-		t.Errorf("globe is served revision %d, which nobody told of", r.Number)
-	}
-	cancel()
-	<-ended
-}
-
 // TestASlowLoadIsNotPutBack has a load that read revision 1 answer after one that read revision 2.
 func TestASlowLoadIsNotPutBack(t *testing.T) {
 	s := &shelf{live: map[tenancy.OrgID]Revision{acme: written(1)}, gate: make(chan chan struct{})}

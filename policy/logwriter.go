@@ -98,14 +98,15 @@ func NewLogWriter(c LogWriterConfig) (*LogWriter, error) {
 	return w, nil
 }
 
-// Decided takes one line. It does not block, and keeps the line's lists and input, so callers must not change them.
-func (w *LogWriter) Decided(org tenancy.OrgID, line LoggedDecision) {
+// Decided takes one line and reports whether there was room for it. It does not block, and keeps the line's lists and input, so callers
+// must not change them.
+func (w *LogWriter) Decided(org tenancy.OrgID, line LoggedDecision) bool {
 	l := waitingLine{org, line}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed || len(w.waiting)+w.inHand >= w.cfg.Lines || w.bytes+l.size() > w.cfg.Bytes {
 		w.dropped++
-		return
+		return false
 	}
 	w.waiting = append(w.waiting, l)
 	w.bytes += l.size()
@@ -115,6 +116,7 @@ func (w *LogWriter) Decided(org tenancy.OrgID, line LoggedDecision) {
 		default:
 		}
 	}
+	return true
 }
 
 // Stats counts.

@@ -30,6 +30,13 @@ type Revision struct {
 	Note      string         `json:"note,omitempty"`
 	Restores  int64          `json:"restores,omitempty"` // the revision a rollback brought back
 	CreatedAt time.Time      `json:"createdAt"`
+
+	// Generation is the number of the publish over all organisations; 0 for what was published before it was kept.
+	Generation int64      `json:"generation,omitempty"`
+	Approvals  []Approval `json:"approvals,omitempty"` // of second admins, when it allowed more than the one before
+	// Request names the caller's attempt to publish, so that repeating it publishes nothing twice. Stores keep it apart from the
+	// revision and never return it.
+	Request *PublishRequest `json:"-"`
 }
 
 // Draft is the one policy an organisation is working on. Version rises with every save; a save that names another version than the
@@ -84,7 +91,31 @@ type LoggedDecision struct {
 	Failed     bool            `json:"failed"` // the policy could not be evaluated
 	Micros     int64           `json:"us"`
 	Weight     int             `json:"weight"`          // how many decisions this line stands for: 1 unless allows are sampled
+	Asked      bool            `json:"asked,omitempty"` // allowed once a person has approved the call
 	Input      json.RawMessage `json:"input,omitempty"` // the question, for replay
+	Sealed     []byte          `json:"-"`               // the question as it lies at rest; see SealedLog
+	Shadow     *ShadowAnswer   `json:"shadow,omitempty"`
+}
+
+// What became of a question.
+const (
+	OutcomeAllowed = "allowed"
+	OutcomeRefused = "refused"
+	OutcomeAsked   = "asked"  // allowed once a person has approved
+	OutcomeFailed  = "failed" // the policy could not be evaluated, so it was refused
+)
+
+// Outcome is one of the four.
+func (l LoggedDecision) Outcome() string {
+	switch {
+	case l.Failed:
+		return OutcomeFailed
+	case l.Asked:
+		return OutcomeAsked
+	case l.Allow:
+		return OutcomeAllowed
+	}
+	return OutcomeRefused
 }
 
 // DecisionQuery selects lines of the log, newest first.
@@ -106,4 +137,10 @@ type DecisionLog interface {
 	Decisions(ctx context.Context, org tenancy.OrgID, q DecisionQuery) ([]LoggedDecision, string, error)
 	// PruneDecisions deletes lines older than before and returns how many.
 	PruneDecisions(ctx context.Context, org tenancy.OrgID, before time.Time) (int64, error)
+}
+
+// DecisionFinder finds one line of the log.
+type DecisionFinder interface {
+	// Decision returns a line; fault.NotFound when the organisation has none of that id.
+	Decision(ctx context.Context, org tenancy.OrgID, id string) (LoggedDecision, error)
 }

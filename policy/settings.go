@@ -3,9 +3,7 @@ package policy
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -14,9 +12,15 @@ import (
 
 // Bounds of a settings document.
 const (
-	MaxSettingsBytes = 256 << 10 // of the JSON text
-	MaxEntries       = 500       // of each list
-	MaxEntryBytes    = 200       // of each entry
+	MaxSettingsBytes  = 768 << 10 // of the JSON text
+	MaxEntries        = 500       // of each list
+	MaxEntryBytes     = 200       // of each entry, and of each name of a row
+	MaxMessageBytes   = 300       // of each message
+	MaxRedactionBytes = 512 << 10 // of the redaction member: 10,000 words of a dictionary and room for the rest
+	MaxTokensCap      = 10_000_000
+	MaxRoundsCap      = 1_000
+
+	maxRedactionDepth = 16
 )
 
 // The members of a settings document, in the order they are checked.
@@ -24,7 +28,16 @@ const (
 	fieldDisabled = "disabled_capabilities"
 	fieldModels   = "allowed_models"
 	fieldProfile  = "redaction_profile"
+	fieldRules    = "capabilities"
+	fieldLimits   = "limits"
+	fieldHours    = "working_hours"
+	fieldOnError  = "on_error"
+	fieldAudit    = "audit_required"
+	fieldApproval = "approval_required_to_widen"
+	fieldRedact   = "redaction"
 )
+
+var settingsFields = []string{fieldDisabled, fieldModels, fieldProfile, fieldRules, fieldLimits, fieldHours, fieldOnError, fieldAudit, fieldApproval, fieldRedact}
 
 // ParseSettings reads a settings document. The result is in normal form: lists sorted, without duplicates and never
 // nil, so that encoding/json writes the same bytes for the same settings. A document of no bytes gives settings that
@@ -46,7 +59,7 @@ func ParseSettings(doc []byte) (Settings, error) {
 }
 
 // PatchSettings applies a JSON merge patch (RFC 7396) and returns the result in normal form: a member that is absent
-// stays, null sets it back to restricting nothing, a list replaces the whole list. Faults are those of ParseSettings;
+// stays, null sets it back to restricting nothing, a list replaces the whole list, an object is merged member by member. Faults are those of ParseSettings;
 // current is never changed.
 func PatchSettings(current Settings, patch []byte) (Settings, error) {
 	const op = "policy.PatchSettings"
@@ -78,42 +91,36 @@ func merge(op string, s Settings, doc []byte) (Settings, error) {
 	if !json.Valid(doc) {
 		return s, fault.Invalidf(op, "", "The settings are not valid JSON; send one object.")
 	}
-	dec := json.NewDecoder(bytes.NewReader(doc))
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return s, unprocessable(op, "", "Settings are one JSON object with the members %s, %s and %s.", fieldDisabled, fieldModels, fieldProfile)
+	given, err := members(op, "", doc, "the settings", settingsFields)
+	if err != nil {
+		return s, err
 	}
-	seen := map[string]bool{}
-	for dec.More() {
-		t, err := dec.Token()
-		name, ok := t.(string)
-		if err != nil || !ok {
-			return s, fault.Wrap(fault.Invalid, op, "invalid_request", "The settings are not valid JSON; send one object.", err)
-		}
-		pointer := "/" + pointerEscape.Replace(clip(name))
-		if seen[name] {
-			return s, unprocessable(op, pointer, "The member %q stands twice; keep one of them.", clip(name))
-		}
-		seen[name] = true
-		var raw json.RawMessage
-		if err := dec.Decode(&raw); err != nil {
-			return s, fault.Wrap(fault.Invalid, op, "invalid_request", "The settings are not valid JSON; send one object.", err)
-		}
-		switch name {
+	for _, m := range given {
+		switch m.name {
 		case fieldDisabled:
-			s.DisabledCapabilities, err = list(op, pointer, raw)
+			s.DisabledCapabilities, err = list(op, m.pointer, m.raw)
 		case fieldModels:
-			s.AllowedModels, err = list(op, pointer, raw)
+			s.AllowedModels, err = list(op, m.pointer, m.raw)
 		case fieldProfile:
-			s.RedactionProfile, err = text(op, pointer, raw)
-		default:
-			return s, unprocessable(op, pointer, "There is no setting %q; use %s, %s or %s.", clip(name), fieldDisabled, fieldModels, fieldProfile)
+			s.RedactionProfile, err = text(op, m)
+		case fieldRules:
+			s.Capabilities, err = mergeRules(op, m, s.Capabilities)
+		case fieldLimits:
+			s.Limits, err = mergeLimits(op, m, s.Limits)
+		case fieldHours:
+			s.WorkingHours, err = mergeHours(op, m, s.WorkingHours)
+		case fieldOnError:
+			s.OnError, err = text(op, m)
+		case fieldAudit:
+			s.AuditRequired, err = boolean(op, m)
+		case fieldApproval:
+			s.ApprovalRequiredToWiden, err = boolean(op, m)
+		case fieldRedact:
+			s.Redaction, err = mergeRedaction(op, m, s.Redaction)
 		}
 		if err != nil {
 			return s, err
 		}
-	}
-	if _, err := dec.Token(); err != nil && !errors.Is(err, io.EOF) {
-		return s, fault.Wrap(fault.Invalid, op, "invalid_request", "The settings are not valid JSON; send one object.", err)
 	}
 	return s, nil
 }
@@ -139,15 +146,22 @@ func list(op, pointer string, raw json.RawMessage) ([]string, error) {
 	return out, nil
 }
 
-func text(op, pointer string, raw json.RawMessage) (string, error) {
-	if isNull(raw) {
+func text(op string, m member) (string, error) {
+	if isNull(m.raw) {
 		return "", nil
 	}
 	var s string
-	if json.Unmarshal(raw, &s) != nil {
-		return "", badProfile(op, pointer)
+	if json.Unmarshal(m.raw, &s) != nil {
+		return "", unprocessable(op, m.pointer, "%s is a text, or null to leave it out.", m.name)
 	}
 	return s, nil
+}
+
+func boolean(op string, m member) (b bool, err error) {
+	if !isNull(m.raw) && json.Unmarshal(m.raw, &b) != nil {
+		return false, unprocessable(op, m.pointer, "%s is true or false, or null for false.", m.name)
+	}
+	return b, nil
 }
 
 func isNull(raw json.RawMessage) bool { return string(bytes.TrimSpace(raw)) == "null" }
@@ -166,7 +180,26 @@ func normalize(op string, s Settings) (Settings, error) {
 	if s.RedactionProfile != "" && profileRank(s.RedactionProfile) < 0 {
 		return Settings{}, badProfile(op, "/"+fieldProfile)
 	}
-	return Settings{DisabledCapabilities: disabled, AllowedModels: models, RedactionProfile: s.RedactionProfile}, nil
+	out := Settings{DisabledCapabilities: disabled, AllowedModels: models, RedactionProfile: s.RedactionProfile,
+		Limits: s.Limits, OnError: s.OnError, AuditRequired: s.AuditRequired, ApprovalRequiredToWiden: s.ApprovalRequiredToWiden}
+	if out.Capabilities, err = normalizeRules(op, s.Capabilities); err != nil {
+		return Settings{}, err
+	}
+	if err := checkLimits(op, s.Limits); err != nil {
+		return Settings{}, err
+	}
+	if out.WorkingHours, err = normalizeHours(op, s.WorkingHours); err != nil {
+		return Settings{}, err
+	}
+	switch s.OnError {
+	case "", OnErrorLastGood, OnErrorDeny:
+	default:
+		return Settings{}, unprocessable(op, "/"+fieldOnError, "%s is %s or %s, or null for %s.", fieldOnError, OnErrorLastGood, OnErrorDeny, OnErrorLastGood)
+	}
+	if out.Redaction, err = normalizeRedaction(op, s.Redaction); err != nil {
+		return Settings{}, err
+	}
+	return out, nil
 }
 
 func entries(op, pointer string, in []string, valid func(string) bool, complaint string) ([]string, error) {
@@ -206,7 +239,7 @@ func clip(s string) string {
 
 // Warnings lists, as sentences in the order of the settings, the entries that fit nothing known: most often a typing
 // error, sometimes a capability of an app that is not registered yet. They are not faults. A nil list of what is known
-// means that nothing is known of that sort, and gives no warnings about it.
+// means that nothing is known of that sort, and gives no warnings about it. Which tool servers requests will name nobody knows.
 func Warnings(s Settings, knownCapabilities, knownModels []string) []string {
 	var out []string
 	add := func(what, consequence string, globs, known []string) {
@@ -214,12 +247,20 @@ func Warnings(s Settings, knownCapabilities, knownModels []string) []string {
 			return
 		}
 		for _, g := range globs {
-			if !slices.ContainsFunc(known, func(name string) bool { return Match(g, name) }) {
+			if !strings.HasPrefix(g, ToolServerPrefix) && !slices.ContainsFunc(known, func(name string) bool { return Match(g, name) }) {
 				out = append(out, fmt.Sprintf("%q fits no %s this gateway knows; %s", g, what, consequence))
 			}
 		}
 	}
-	add("capability", "nothing is switched off by it.", s.DisabledCapabilities, knownCapabilities)
+	add("capability", "it switches off only tools of that name that callers bring along.", s.DisabledCapabilities, knownCapabilities)
+	patterns := make([]string, len(s.Capabilities))
+	for i, r := range s.Capabilities {
+		patterns[i] = r.Pattern
+		if r.Mode != ModeOff && slices.Contains(s.DisabledCapabilities, r.Pattern) {
+			out = append(out, fmt.Sprintf("%q is in disabled_capabilities too, so its row has no effect; take it out of one of them.", r.Pattern))
+		}
+	}
+	add("capability", "its row is only about tools of that name that callers bring along.", patterns, knownCapabilities)
 	add("model", "nothing is allowed by it.", s.AllowedModels, knownModels)
 	return out
 }

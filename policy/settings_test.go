@@ -22,7 +22,7 @@ func TestParseSettings(t *testing.T) {
 		{"empty object", " {} ", Settings{DisabledCapabilities: []string{}, AllowedModels: []string{}}},
 		{"nulls", `{"disabled_capabilities":null,"allowed_models":null,"redaction_profile":null}`, Settings{DisabledCapabilities: []string{}, AllowedModels: []string{}}},
 		{"everything", `{"disabled_capabilities":["slide.*","*","browser","a-b.c_d","*.x"],"allowed_models":["gpt-5","claude-*","meta/Llama-3.1:free"],"redaction_profile":"strict"}`,
-			Settings{[]string{"*", "*.x", "a-b.c_d", "browser", "slide.*"}, []string{"claude-*", "gpt-5", "meta/Llama-3.1:free"}, "strict"}},
+			Settings{DisabledCapabilities: []string{"*", "*.x", "a-b.c_d", "browser", "slide.*"}, AllowedModels: []string{"claude-*", "gpt-5", "meta/Llama-3.1:free"}, RedactionProfile: "strict"}},
 		{"duplicates", `{"disabled_capabilities":["b","a","b","a"]}`, Settings{DisabledCapabilities: []string{"a", "b"}, AllowedModels: []string{}}},
 		{"longest entry", `{"allowed_models":["` + strings.Repeat("m", MaxEntryBytes) + `"]}`, Settings{DisabledCapabilities: []string{}, AllowedModels: []string{strings.Repeat("m", MaxEntryBytes)}}},
 	} {
@@ -94,17 +94,17 @@ func TestParseSettingsRefuses(t *testing.T) {
 }
 
 func TestPatchSettings(t *testing.T) {
-	current := Settings{[]string{"a", "b"}, []string{"m"}, "strict"}
+	current := Settings{DisabledCapabilities: []string{"a", "b"}, AllowedModels: []string{"m"}, RedactionProfile: "strict"}
 	for _, c := range []struct {
 		name, patch string
 		want        Settings
 	}{
 		{"nothing", `{}`, current},
-		{"null resets a list", `{"disabled_capabilities":null}`, Settings{[]string{}, []string{"m"}, "strict"}},
-		{"null resets the profile", `{"redaction_profile":null}`, Settings{[]string{"a", "b"}, []string{"m"}, ""}},
-		{"a list replaces a list", `{"disabled_capabilities":["c"]}`, Settings{[]string{"c"}, []string{"m"}, "strict"}},
-		{"an empty list lifts the restriction", `{"allowed_models":[]}`, Settings{[]string{"a", "b"}, []string{}, "strict"}},
-		{"several", `{"allowed_models":["z","y"],"redaction_profile":"off"}`, Settings{[]string{"a", "b"}, []string{"y", "z"}, "off"}},
+		{"null resets a list", `{"disabled_capabilities":null}`, Settings{DisabledCapabilities: []string{}, AllowedModels: []string{"m"}, RedactionProfile: "strict"}},
+		{"null resets the profile", `{"redaction_profile":null}`, Settings{DisabledCapabilities: []string{"a", "b"}, AllowedModels: []string{"m"}, RedactionProfile: ""}},
+		{"a list replaces a list", `{"disabled_capabilities":["c"]}`, Settings{DisabledCapabilities: []string{"c"}, AllowedModels: []string{"m"}, RedactionProfile: "strict"}},
+		{"an empty list lifts the restriction", `{"allowed_models":[]}`, Settings{DisabledCapabilities: []string{"a", "b"}, AllowedModels: []string{}, RedactionProfile: "strict"}},
+		{"several", `{"allowed_models":["z","y"],"redaction_profile":"off"}`, Settings{DisabledCapabilities: []string{"a", "b"}, AllowedModels: []string{"y", "z"}, RedactionProfile: "off"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := PatchSettings(current, []byte(c.patch))
@@ -114,7 +114,7 @@ func TestPatchSettings(t *testing.T) {
 			if d := cmp.Diff(c.want, got); d != "" {
 				t.Error(d)
 			}
-			if d := cmp.Diff(Settings{[]string{"a", "b"}, []string{"m"}, "strict"}, current); d != "" {
+			if d := cmp.Diff(Settings{DisabledCapabilities: []string{"a", "b"}, AllowedModels: []string{"m"}, RedactionProfile: "strict"}, current); d != "" {
 				t.Errorf("current changed: %s", d)
 			}
 		})
@@ -164,6 +164,7 @@ func TestWarnings(t *testing.T) {
 		{"nothing is known", nil, nil, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			s.DisabledCapabilities = append(s.DisabledCapabilities[:2:2], "mcp.drive", "mcp.*") // tool servers are not ours to know
 			got := Warnings(s, c.capabilities, c.models)
 			if len(got) != len(c.want) {
 				t.Fatalf("got %q, want one each for %q", got, c.want)
@@ -180,7 +181,8 @@ func TestWarnings(t *testing.T) {
 // FuzzParseSettings holds that what is accepted is in normal form: it is written and read again without a change, and a
 // patch that says all of it gives the same.
 func FuzzParseSettings(f *testing.F) {
-	for _, s := range []string{"", "{}", `{"disabled_capabilities":["slide.*","a"],"allowed_models":["b","a"],"redaction_profile":"off"}`, `{"allowed_models":null}`, `{"x":1}`, "null", `{"a":{}`, `{"disabled_capabilities":["\ud800"]}`} {
+	for _, s := range []string{"", "{}", `{"disabled_capabilities":["slide.*","a"],"allowed_models":["b","a"],"redaction_profile":"off"}`, `{"allowed_models":null}`, `{"x":1}`, "null", `{"a":{}`, `{"disabled_capabilities":["\ud800"]}`,
+		everySetting, `{"redaction":{"<":"\u2028","a":{"b":null}},"capabilities":{"a":{"mode":"ask","roles":["viewer","viewer"]}}}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, doc []byte) {
@@ -203,7 +205,7 @@ func FuzzParseSettings(f *testing.F) {
 		if d := cmp.Diff(s, again); d != "" {
 			t.Fatal(d)
 		}
-		patched, err := PatchSettings(Settings{[]string{"q"}, []string{"q"}, "strict"}, text)
+		patched, err := PatchSettings(Settings{DisabledCapabilities: []string{"q"}, AllowedModels: []string{"q"}, RedactionProfile: "strict"}, text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -211,4 +213,15 @@ func FuzzParseSettings(f *testing.F) {
 			t.Fatal(d)
 		}
 	})
+}
+
+func TestALargeDictionaryFits(t *testing.T) {
+	words := make([]string, 10_000)
+	for i := range words {
+		words[i] = fmt.Sprintf("%q", fmt.Sprintf("Project Code Name No %05d", i))
+	}
+	doc := `{"redaction":{"deny_dictionaries":[{"name":"CODENAMES","words":[` + strings.Join(words, ",") + `]}]}}`
+	if _, err := ParseSettings([]byte(doc)); err != nil {
+		t.Errorf("a document of %d bytes: %v", len(doc), err)
+	}
 }

@@ -162,8 +162,7 @@ func (s entitySet) empty() bool { return s.lo|s.hi == 0 }
 // meets reports whether the sets share an entity.
 func (s entitySet) meets(o entitySet) bool { return s.lo&o.lo|s.hi&o.hi != 0 }
 
-func (s entitySet) and(o entitySet) entitySet { return entitySet{s.lo & o.lo, s.hi & o.hi} }
-func (s entitySet) or(o entitySet) entitySet  { return entitySet{s.lo | o.lo, s.hi | o.hi} }
+func (s entitySet) or(o entitySet) entitySet { return entitySet{s.lo | o.lo, s.hi | o.hi} }
 
 // anchor says at which sort of place the scanner asks a validator.
 type anchor uint8

@@ -103,14 +103,14 @@ type phrase struct {
 	st     strength
 	before string // what stands before the first digit
 	after  string // the first digit and what follows
-	runs   uint32 // how many digits in a row there may be at first, one bit each
 	check  func(w []byte) bool
 }
 
-// phrasesOf lists the rules by whether something stands before the first digit.
+// phrasesOf lists the rules by whether something stands before the first digit, and by how many digits in a row there may be at first,
+// the last place standing for all that is more.
 type phrasesOf struct {
-	led, unled       []phrase
-	ledSet, unledSet entitySet
+	led, unled       [32][]phrase
+	ledSet, unledSet [32]entitySet
 }
 
 var phrases = compilePhrases(usPhrases, ukPhrases, germanPhrases, europeanPhrases, asianPhrases, africanPhrases)
@@ -123,13 +123,16 @@ func compilePhrases(lists ...[]phraseRule) *phrasesOf {
 			for r.pattern[k] != '9' {
 				k++
 			}
-			p := phrase{r.ent, r.st, r.pattern[:k], r.pattern[k:], firstRuns(r.pattern[k:]), r.check}
+			p := phrase{r.ent, r.st, r.pattern[:k], r.pattern[k:], r.check}
+			lists, sets := &t.unled, &t.unledSet
 			if k > 0 {
-				t.led = append(t.led, p)
-				t.ledSet = t.ledSet.with(r.ent)
-			} else {
-				t.unled = append(t.unled, p)
-				t.unledSet = t.unledSet.with(r.ent)
+				lists, sets = &t.led, &t.ledSet
+			}
+			for n := range lists {
+				if firstRuns(r.pattern[k:])&(1<<n) != 0 {
+					lists[n] = append(lists[n], p)
+					sets[n] = sets[n].with(r.ent)
+				}
 			}
 		}
 	}
@@ -159,22 +162,22 @@ func firstRuns(pattern string) (runs uint32) {
 
 // phrase asks the phrases whose first digits are [i, to), and returns the end of the longest found, or 0.
 func (sc *scanner) phrase(s string, i, to int, on entitySet) (next int) {
-	if on.meets(phrases.ledSet) {
+	run := min(to-i, len(phrases.led)-1)
+	if on.meets(phrases.ledSet[run]) {
 		if b := before(s, i); isLetter(b) || (b == ' ' || b == '-') && isLetter(before(s, i-1)) {
-			next = sc.phraseOf(phrases.led, s, i, to, on)
+			next = sc.phraseOf(phrases.led[run], s, i, to, on)
 		}
 	}
-	if on.meets(phrases.unledSet) && !isAlnum(before(s, i)) {
-		next = max(next, sc.phraseOf(phrases.unled, s, i, to, on))
+	if on.meets(phrases.unledSet[run]) && !isAlnum(before(s, i)) {
+		next = max(next, sc.phraseOf(phrases.unled[run], s, i, to, on))
 	}
 	return next
 }
 
 func (sc *scanner) phraseOf(list []phrase, s string, i, to int, on entitySet) (next int) {
-	run := uint32(1) << min(to-i, 31)
 	for k := range list {
 		p := &list[k]
-		if p.runs&run == 0 || !on.has(p.ent) {
+		if !on.has(p.ent) {
 			continue
 		}
 		w := &sc.scratch

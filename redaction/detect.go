@@ -15,6 +15,8 @@ type detector struct {
 	hits    []hit
 	pass    *maskPass // whose body the text stands in, nil when it stands on its own
 	offset  int       // of the text in that body
+	foreign *foreign
+	gather  func(text string) // not nil: texts of requests are told to it instead
 }
 
 // request returns what is done about a text of a request, sorted and without overlaps. What is allowed is left out.
@@ -57,6 +59,12 @@ func (d *detector) does(p *Profile, dir direction, x span, text string, at posit
 }
 
 func (d *detector) find(p *Profile, dir direction, text, key string, at position) []hit {
+	if d.gather != nil {
+		if p.modes[at] != pass {
+			d.gather(text)
+		}
+		return nil
+	}
 	on := p.requestOn
 	if dir == inAnswer {
 		on = p.sieved
@@ -66,6 +74,9 @@ func (d *detector) find(p *Profile, dir direction, text, key string, at position
 	d.scanner.key = ""
 	if p.extras != nil {
 		d.scanner.spans = p.extras.find(text, key, d.scanner.spans)
+	}
+	if d.foreign != nil && dir != inAnswer {
+		d.scanner.spans = d.foreign.find(text, d.scanner.spans)
 	}
 	if len(d.scanner.spans) == 0 {
 		return nil

@@ -25,15 +25,13 @@ func foldable(s string) bool {
 	if strings.Contains(s, "&#") || strings.Contains(s, `\u00`) || strings.Contains(s, "%40") {
 		return true
 	}
-	i := 0
-	for b := unsafe.Slice(unsafe.StringData(s), len(s)); i+8 <= len(b); i += 8 {
-		if binary.LittleEndian.Uint64(b[i:])&(0x80*everyByte) != 0 {
-			break
-		}
-	}
-	for i < len(s) {
+	for i := 0; i < len(s); {
 		if s[i] < utf8.RuneSelf {
-			i++
+			if i+8 <= len(s) && eight(s, i)&(0x80*everyByte) == 0 {
+				i += 8
+			} else {
+				i++
+			}
 			continue
 		}
 		r, n := utf8.DecodeRuneInString(s[i:])
@@ -43,6 +41,11 @@ func foldable(s string) bool {
 		i += n
 	}
 	return false
+}
+
+// eight is the eight bytes of s from i on.
+func eight(s string, i int) uint64 {
+	return binary.LittleEndian.Uint64(unsafe.Slice(unsafe.StringData(s), len(s))[i:])
 }
 
 // What becomes of a rune.
@@ -140,6 +143,9 @@ func (f *folding) fold(s string) bool {
 				}
 			}
 			i++
+			for i+8 <= len(s) && unfolded(eight(s, i)) {
+				i += 8
+			}
 			continue
 		}
 		r, n := utf8.DecodeRuneInString(s[i:])
@@ -167,6 +173,11 @@ func (f *folding) fold(s string) bool {
 	}
 	f.text = append(f.text, s[copied:]...)
 	return len(f.marks) > 0
+}
+
+// unfolded reports whether eight bytes are ASCII without what a reference or an escape begins with.
+func unfolded(x uint64) bool {
+	return (x|hasZero(x^('&'*everyByte))|hasZero(x^('%'*everyByte))|hasZero(x^('\\'*everyByte)))&(0x80*everyByte) == 0
 }
 
 // foldsToASCII reports whether the next character that is not dropped is ASCII or becomes ASCII.

@@ -29,8 +29,11 @@ var roots = map[chat.Protocol]place{
 // Errors: Invalid with code invalid_json names the byte where the body stops being JSON; Invalid with code
 // content_policy, for an entity the profile blocks, names entity, count and position, never the value; TooLarge with code
 // content_policy for a body the profile does not let pass unread; Unsupported for a protocol this package does not know;
-// Internal for a session without an organisation and for overlapping edits.
+// Internal for a session without an organisation, for overlapping edits, and for a profile with external detectors, which MaskContext asks.
 func (s *Session) Mask(proto chat.Protocol, body []byte, edits ...chat.Edit) (Masked, error) {
+	if len(s.p.external) > 0 {
+		return Masked{}, fault.New(fault.Internal, "redaction.Mask", "detectors_not_asked", "Something went wrong on our side. Try again; if it stays, tell us the request id.")
+	}
 	m, _, err := s.mask(proto, body, edits, false)
 	return m, err
 }
@@ -61,6 +64,7 @@ func (s *Session) mask(proto chat.Protocol, body []byte, edits []chat.Edit, trac
 	pass := s.e.passes.Get().(*maskPass)
 	defer pass.release(&s.e.passes)
 	pass.s, pass.body, pass.given, pass.trace = s, body, edits, trace
+	pass.detector.foreign = s.foreign
 	pass.walker = walker{b: body, sink: pass, pos: posOther, free: s.p.numbers != Allow || s.p.keys != Allow}
 	if err := pass.walker.walk(root); err != nil {
 		return Masked{}, nil, err
@@ -209,6 +213,7 @@ func (m *maskPass) document(l leaf, text string) (bool, error) {
 	if check.walk(placeNever) != nil {
 		return false, nil
 	}
+	inner.detector.foreign, inner.detector.gather = m.detector.foreign, m.detector.gather
 	inner.walker = walker{b: inner.body, sink: &inner, pos: l.pos, free: m.walker.free}
 	if err := inner.walker.walk(placeInput); err != nil {
 		return false, nil

@@ -115,9 +115,16 @@ func (sc *scanner) number(s string, from, to int, on entitySet) int {
 		if l.first != 0 && l.first&behind == 0 || !on.meets(l.set) || !l.sure && !sc.possible.meets(l.set) {
 			continue
 		}
-		k, end, sep := l.match(s, from, d)
-		if end < 0 {
+		k, end, sep := n, to, byte(0)
+		switch {
+		case l.first != 0 || len(l.parts) > 1:
+			if k, end, sep = l.match(s, from, d); end < 0 {
+				continue
+			}
+		case joinedRight(s, to):
 			continue
+		default:
+			copy(d[:], s[from:to])
 		}
 		crowded := sep == ' ' && (at(s, end) == ' ' && isDigit(at(s, end+1)) || before(s, from) == ' ' && from > 1 && isDigit(s[from-2]))
 		for j := range l.rules {
@@ -294,6 +301,3 @@ func crossSum(v int) (sum int) {
 	}
 	return sum
 }
-
-// luhnOK is Luhn for any digits, zeros alone excepted.
-func luhnOK(d []byte) bool { return luhn(d) }

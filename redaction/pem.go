@@ -194,3 +194,49 @@ func longestBase64(s string) int {
 	}
 	return best
 }
+
+// The private keys that are not armoured as PEM is: PuTTY's, and those of RFC 4716's relatives.
+const (
+	puttyBegin = "PuTTY-User-Key-File-"
+	puttyEnd   = "Private-MAC: "
+	ssh2Dashes = "----"
+	ssh2Begin  = " BEGIN SSH2 "
+	ssh2Key    = "PRIVATE KEY ----"
+	ssh2End    = "---- END SSH2 "
+	maxMAC     = 64 // hexadecimal digits
+)
+
+// otherKey returns the bounds of a private key in a format of PuTTY or SSH2 that the run [start, end) begins; to is 0 when there is none.
+// A key without an end goes as far as a key may.
+func otherKey(s string, start, end int) (from, to int) {
+	switch window := s[start:min(len(s), start+maxPEM)]; {
+	case strings.HasPrefix(window, puttyBegin):
+		k := strings.Index(window, puttyEnd)
+		if k < 0 {
+			if !strings.Contains(window, "Private-Lines: ") {
+				return 0, 0 // only mentioned
+			}
+			return start, start + len(window)
+		}
+		to = k + len(puttyEnd)
+		for n := 0; to < len(window) && n < maxMAC && isHex(window[to]); n++ {
+			to++
+		}
+		return start, start + to
+	case strings.HasSuffix(s[start:end], ssh2Dashes) && strings.HasPrefix(s[end:], ssh2Begin):
+		from = end - len(ssh2Dashes)
+		window = s[from:min(len(s), from+maxPEM)]
+		if !strings.Contains(window[:min(len(window), len(ssh2Dashes+ssh2Begin+ssh2Key)+maxPEMLabel)], ssh2Key) {
+			return 0, 0
+		}
+		k := strings.Index(window, ssh2End)
+		if k < 0 {
+			return from, from + len(window)
+		}
+		if e := strings.Index(window[k+len(ssh2End):], ssh2Dashes); e >= 0 && e <= maxPEMLabel {
+			return from, from + k + len(ssh2End) + e + len(ssh2Dashes)
+		}
+		return from, from + k + len(ssh2End)
+	}
+	return 0, 0
+}

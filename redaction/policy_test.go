@@ -58,7 +58,7 @@ func TestPolicyRefusesWhatItCannotHonour(t *testing.T) {
 		{"numbers rewritten", `{"json":{"numbers":"mask"}}`, "/json/numbers", "allow, flag, block"},
 		{"size", `{"limits":{"max_scan_bytes":"8MiB"}}`, "/limits/max_scan_bytes", "1024"},
 		{"too many customs", `{"limits":{"max_custom":1},"custom":[{"name":"AAA","pattern":"aaa"},{"name":"BBB","pattern":"bbb"}]}`, "/custom", "max_custom"},
-		{"a detector of their own", `{"external":[{"name":"ner"}]}`, "/external", "no member"},
+		{"a detector of their own", `{"external":[{"name":"ner"}]}`, "/external", "list of strings"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, err := ParsePolicy([]byte(c.doc), "")

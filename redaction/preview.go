@@ -1,6 +1,8 @@
 package redaction
 
 import (
+	"context"
+
 	"github.com/lossless-group/gateway/chat"
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/tenancy"
@@ -18,10 +20,17 @@ type Preview struct {
 
 // PreviewText tries a profile on a text as a person would send it. Nothing is kept. The tokens are of a scope of their own, so that they
 // match those of no conversation.
-func (e *Engine) PreviewText(p *Profile, org tenancy.OrgID, text string) Preview {
+//
+// External detectors that the profile names are asked; the fault is MaskContext's when one that must answer does not.
+func (e *Engine) PreviewText(ctx context.Context, p *Profile, org tenancy.OrgID, text string) (Preview, error) {
 	s := e.Session(Scope{Org: org, Thread: "preview"}, p)
 	out := Preview{Profile: p.name, Spans: []Detail{}}
-	var d detector
+	if len(p.external) > 0 {
+		if err := s.ask(ctx, []string{text}); err != nil {
+			return Preview{}, err
+		}
+	}
+	d := detector{foreign: s.foreign}
 	hits := d.request(p, text, "", posUser)
 	for _, x := range hits {
 		r := p.row(x.ent)
@@ -35,12 +44,15 @@ func (e *Engine) PreviewText(p *Profile, org tenancy.OrgID, text string) Preview
 		out.Result = ""
 	}
 	out.Counts = s.Tallies()
-	return out
+	return out, nil
 }
 
-// PreviewBody tries a profile on a request body. Faults are those of Session.Mask, but for what the profile blocks, which Blocked tells.
-func (e *Engine) PreviewBody(p *Profile, org tenancy.OrgID, proto chat.Protocol, body []byte) (Preview, error) {
+// PreviewBody tries a profile on a request body. Faults are those of Session.MaskContext, but for what the profile blocks, which Blocked tells.
+func (e *Engine) PreviewBody(ctx context.Context, p *Profile, org tenancy.OrgID, proto chat.Protocol, body []byte) (Preview, error) {
 	s := e.Session(Scope{Org: org, Thread: "preview"}, p)
+	if err := s.consult(ctx, proto, body); err != nil {
+		return Preview{}, err
+	}
 	m, details, err := s.mask(proto, body, nil, true)
 	out := Preview{Profile: p.name, Spans: append([]Detail{}, details...), Counts: s.Tallies()}
 	switch fe := fault.From(err); {

@@ -29,6 +29,7 @@ type Profile struct {
 	extras   *extras
 	custom   []custom // what happens to what extras finds
 	allow    *allowList
+	external []asked
 
 	requestOn  entitySet // request action is not Allow
 	responseOn entitySet
@@ -291,8 +292,19 @@ func (p *Profile) Restoring() *Profile {
 	return &n
 }
 
+// acts reports whether anything is done about an entity in requests or in what is kept.
+func (p *Profile) acts(e entity) bool {
+	if e < entityCount {
+		return severity(p.request[e])+severity(p.stored[e])+severity(p.floor[e]) > 0
+	}
+	c := p.custom[e-entityCount]
+	return severity(c.request)+severity(c.stored)+severity(c.floor) > 0
+}
+
 // looks reports whether requests are looked at.
-func (p *Profile) looks() bool { return !p.requestOn.empty() || p.extras != nil }
+func (p *Profile) looks() bool {
+	return !p.requestOn.empty() || p.extras != nil || len(p.external) > 0
+}
 
 // hides reports whether answers are.
 func (p *Profile) hides() bool { return !p.responseOn.empty() || p.slow }

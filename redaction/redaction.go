@@ -7,12 +7,20 @@
 // value), so the same value gives the same token in every turn, worker and replica; only tokens whose value is in this
 // session's map are restored; SECRET classes are never restorable; anything that goes wrong refuses.
 //
-// How it is put together: scan.go finds candidates in one pass over a byte-class table and asks the rows of
-// catalogue.go, whose validators are in email.go, digits.go, iban.go, key.go, jwt.go and pem.go. walk.go knows where
-// text stands in a body, session.go decides and replaces, token.go makes and recognises tokens, respond.go and stream.go
-// work on the way back.
+// How it is put together:
 //
-// What it does not find: names, places and organisations, values spelled out in words or split over messages, numbers
+//   - Finding. fold.go makes other spellings of ASCII ASCII; scan.go finds candidates in one pass over a byte-class table and asks the rows of
+//     catalogue.go. email.go, iban.go, key.go, jwt.go, pem.go, crypto.go, network.go, phone.go, date.go and device.go validate one kind each;
+//     number.go and code.go run the layouts that us.go, uk.go, europe.go and the other files of regions list. context.go reads the words near a
+//     value, listed in contextwords.go. words.go finds what is spelled or cued by words.
+//   - Secrets. secret_formats.go and secret_vendor.go list shapes, written as secret_outline.go reads them; secret_keyword.go and secret_value.go decide by
+//     the name before a value, secret_location.go by the URL around it, and secret_odd.go, secret_escaped.go and secret_wrapped.go by neither.
+//   - Deciding. profile.go says what happens to what, policy.go and policy_reading.go read an organisation's document, custom.go and dictionary.go what it looks for
+//     itself, allow.go what it lets pass; consult.go asks external detectors; detect.go brings all of it together for one text.
+//   - Bodies. walk.go knows where text stands, mask.go and session.go replace it, token.go makes and recognises tokens; respond.go, stream.go and
+//     sieve.go work on the way back. preview.go, log.go and only.go serve administrators, logs and the scorer.
+//
+// What it does not find by itself: names, places and organisations, values spelled out in words or split over messages, numbers
 // written as JSON numbers, images, and secrets without a vendor's shape.
 package redaction
 

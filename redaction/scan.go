@@ -1,10 +1,5 @@
 package redaction
 
-import (
-	"encoding/binary"
-	"unsafe"
-)
-
 // The byte classes of the scan. A run is a stretch of bytes a key, number or checksum code may be made of.
 const (
 	cRun uint8 = 1 << iota
@@ -12,25 +7,36 @@ const (
 	cDash
 	cAt
 	cAssign // '=', ':' and '>', behind which a value may stand
+	cAlnum
+	cOddBefore // what stands before a short run, or behind it, that is no plain word, see odd
+	cOddAfter
 )
 
 // minKeyRun is the length below which no run can hold a JWT or a vendor's key.
 const minKeyRun = 16
 
 var class = func() (t [256]uint8) {
+	for _, b := range []byte(`"'%`) {
+		t[b] |= cOddBefore
+	}
+	for _, b := range []byte("~|=%&") {
+		t[b] |= cOddAfter
+	}
 	for c := 0; c < 128; c++ {
 		b := byte(c)
 		switch {
 		case isDigit(b):
-			t[c] = cRun | cDigit
-		case isLetter(b), b == '_', b == '.', b == '+', b == '/':
-			t[c] = cRun
+			t[c] |= cRun | cDigit | cAlnum
+		case isLetter(b):
+			t[c] |= cRun | cAlnum
+		case b == '_', b == '.', b == '+', b == '/':
+			t[c] |= cRun
 		case b == '-':
-			t[c] = cRun | cDash
+			t[c] |= cRun | cDash
 		case b == '@':
-			t[c] = cAt
+			t[c] |= cAt
 		case b == '=', b == ':', b == '>':
-			t[c] = cAssign
+			t[c] |= cAssign
 		}
 	}
 	return t
@@ -95,7 +101,7 @@ func (sc *scanner) pass(s string, on entitySet) {
 	n := len(s)
 	floor := 0 // no run that is still to be looked at begins before it
 	for i := 0; i < n; {
-		if i+calmBytes <= n && calm(s, i) {
+		if i+calmBytes <= n && calm(eight(s, i)) {
 			i += calmBytes
 			continue
 		}
@@ -109,6 +115,17 @@ func (sc *scanner) pass(s string, on entitySet) {
 			if c&cAssign != 0 && s[i] == ':' && on.meets(colons) {
 				if e := sc.colon(s, i, on); e > i {
 					i = e
+					floor = i
+					continue
+				}
+			}
+			if s[i] == ':' && i > 0 && s[i-1] == '"' {
+				if e, fraction := numberEnd(s, i+1); e > 0 { // no secret, and a fraction is nothing at all
+					if fraction && !on.meets(dates) {
+						i = e
+					} else {
+						i++
+					}
 					floor = i
 					continue
 				}
@@ -132,12 +149,33 @@ func (sc *scanner) pass(s string, on entitySet) {
 		for start > floor && class[s[start-1]]&cRun != 0 { // it began in what was passed over
 			start--
 		}
-		if f&cDigit == 0 && i-start < 10 {
+		if f&cDigit == 0 && i-start < 10 && (f&cDash == 0 || i-start < len(ssh2Dashes) || s[i-1] != '-') {
 			floor = i
 			continue
 		}
 		i = sc.run(s, start, i, f, on)
 		floor = i
+	}
+}
+
+// numberEnd returns where the JSON number at i ends, and whether it is a fraction; 0 where there is none, or one of minNumeric bytes
+// or more, or one that is followed by anything but the next member, element or line.
+func numberEnd(s string, i int) (end int, fraction bool) {
+	j := i
+	for ; ; j++ {
+		b := at(s, j)
+		if isDigit(b) {
+			continue
+		}
+		switch {
+		case b == '-' && j == i:
+		case b == '.' && !fraction && j > i:
+			fraction = true
+		case (b == ',' || b == '}' || b == ']' || b == '\n' || b == '\r') && j > i && j-i < minNumeric && isDigit(s[j-1]):
+			return j, fraction
+		default:
+			return 0, false
+		}
 	}
 }
 
@@ -151,8 +189,7 @@ var _ [minKeyRun - 2*(calmBytes-1) - 1]struct{}
 // and none of : ; < = > and ?, which share their upper half with the digits.
 // A run that lies in calm bytes is no candidate for anything: it has no digit, no dash for a PEM block, and with a space in every
 // eight bytes it is too short for a key. Eight bytes are tested at once, see hasZero.
-func calm(s string, i int) bool {
-	x := binary.LittleEndian.Uint64(unsafe.Slice(unsafe.StringData(s), len(s))[i:])
+func calm(x uint64) bool {
 	if hasZero(x^(' '*everyByte)) == 0 {
 		return false
 	}
@@ -169,11 +206,17 @@ func hasZero(x uint64) uint64 { return (x - everyByte) &^ x & (0x80 * everyByte)
 // run looks into the run [start, end) and returns where the scan goes on.
 func (sc *scanner) run(s string, start, end int, f uint8, on entitySet) int {
 	next := end
-	if on.meets(assigned) {
+	if (end-start >= minKeyRun || class[before(s, start)]&cOddBefore != 0 || class[at(s, end)]&cOddAfter != 0) && on.meets(assigned) {
 		next = max(next, sc.odd(s, start, end, on))
 	}
 	if f&cDash != 0 && end-start >= len(pemBegin) && s[end-len(pemBegin):end] == pemBegin {
 		next = max(next, sc.head(s, pemStart, end-len(pemBegin), on))
+	}
+	if f&cDash != 0 && on.has(privateKey) {
+		if from, to := otherKey(s, start, end); to > 0 {
+			sc.spans = append(sc.spans, span{from, to, privateKey})
+			return max(next, to)
+		}
 	}
 	if end-start >= minKeyRun {
 		for j := start; j < end; {
@@ -195,13 +238,17 @@ func (sc *scanner) run(s string, start, end int, f uint8, on entitySet) int {
 	}
 	if f&cDigit != 0 {
 		for j := start; j < end; {
-			if !isAlnum(s[j]) {
+			if class[s[j]]&cAlnum == 0 {
 				j++
 				continue
 			}
 			g, d := j, -1
-			for ; g < end && isAlnum(s[g]); g++ {
-				if d < 0 && isDigit(s[g]) {
+			for ; g < end; g++ {
+				c := class[s[g]]
+				if c&cAlnum == 0 {
+					break
+				}
+				if d < 0 && c&cDigit != 0 {
 					d = g
 				}
 			}
@@ -297,31 +344,4 @@ func (sc *scanner) head(s string, a anchor, i int, on entitySet) int {
 		}
 	}
 	return i
-}
-
-// settle sorts the spans and merges those that overlap. The union stays covered; the stronger action names it, then the
-// longer span, then the higher score.
-func (sc *scanner) settle(actions *[entityCount]Action) []span {
-	sp := sc.spans
-	for i := 1; i < len(sp); i++ {
-		for j := i; j > 0 && (sp[j].start < sp[j-1].start || sp[j].start == sp[j-1].start && sp[j].end > sp[j-1].end); j-- {
-			sp[j], sp[j-1] = sp[j-1], sp[j]
-		}
-	}
-	out := sp[:0]
-	for _, x := range sp {
-		if k := len(out) - 1; k >= 0 && x.start < out[k].end {
-			y := &out[k]
-			dx, dy := severity(actions[x.ent]), severity(actions[y.ent])
-			lx, ly := x.end-x.start, y.end-y.start
-			if dx > dy || dx == dy && (lx > ly || lx == ly && catalogue[x.ent].score > catalogue[y.ent].score) {
-				y.ent = x.ent
-			}
-			y.end = max(y.end, x.end)
-			continue
-		}
-		out = append(out, x)
-	}
-	sc.spans = out
-	return out
 }

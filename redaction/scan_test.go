@@ -60,13 +60,13 @@ func TestPassingOverCalmBytesLosesNothing(t *testing.T) {
 
 func TestCalm(t *testing.T) {
 	for b := range 256 {
-		got := calm("a bc"+string([]byte{byte(b)})+"def", 0)
+		got := calm(eight("a bc"+string([]byte{byte(b)})+"def", 0))
 		want := (b < '0' || b > '?') && b != '-' && b != '@'
 		if got != want {
 			t.Errorf("byte %#x: calm %v, want %v", b, got, want)
 		}
 	}
-	if calm("abcdefgh", 0) {
+	if calm(eight("abcdefgh", 0)) {
 		t.Error("eight bytes without a space are not calm")
 	}
 }

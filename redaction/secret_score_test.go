@@ -103,7 +103,6 @@ func TestSecretsOnLabelledRows(t *testing.T) {
 		keyword[r] = true
 	}
 	rules := map[string]*ruleScore{}
-	var actions [entityCount]Action
 	for _, row := range labelledSecrets(t) {
 		s := rules[row.Rule]
 		if s == nil {
@@ -112,7 +111,7 @@ func TestSecretsOnLabelledRows(t *testing.T) {
 		}
 		var sc scanner
 		sc.scan(row.Text, secretClasses)
-		spans := sc.settle(&actions)
+		spans := sc.merged()
 		if row.Kind != "positive" {
 			s.negatives++
 			if len(spans) > 0 {

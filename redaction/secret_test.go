@@ -19,9 +19,8 @@ import (
 // secretsIn lists "ENTITY text" for each span of the secret classes.
 func secretsIn(text string) (out []string) {
 	var sc scanner
-	var actions [entityCount]Action
 	sc.scan(text, secretClasses)
-	for _, x := range sc.settle(&actions) {
+	for _, x := range sc.merged() {
 		out = append(out, catalogue[x.ent].name+" "+text[x.start:x.end])
 	}
 	return out

@@ -137,6 +137,34 @@ var keywordsOf = func() (t [26][]keyword) {
 	return t
 }()
 
+// keywordStarts has a bit for the first three letters of every keyword, see rolled.
+var keywordStarts = func() (t [1 << 15 / 64]uint64) {
+	for _, list := range keywordsOf {
+		for _, k := range list {
+			h := rolled(rolled(rolled(0, k.word[0]), k.word[1]), k.word[2])
+			t[h/64] |= 1 << (h % 64)
+		}
+	}
+	return t
+}()
+
+// rolled is a number for the last three letters or digits, of which b is the last and h is for the three up to the one before it.
+func rolled(h uint16, b byte) uint16 { return h<<5&0x7fe0 | uint16(b&31) }
+
+// mayName reports whether a name may hold a keyword, whatever its case and the separators in it. It is wrong only in saying yes.
+func mayName(region string) bool {
+	var h uint16
+	for i := range len(region) {
+		if b := region[i]; isAlnum(b) {
+			h = rolled(h, b)
+			if keywordStarts[h/64]&(1<<(h%64)) != 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // notSecret are words that hold a keyword, or stand with one, and mean something that opens nothing.
 var notSecret = strings.Fields("accessib accessor accessid accesslevel accesslog accessmode accesstype accesscontrol accesscount accesspoint accesspolicy randomaccess lastaccess apiid " +
 	"apiname apiversion apihost apibase apiurl apiendpoint apigroup apikind rapidfire capital author credentialid credentialsid withcredential bucketkey foreignkey hotkey idxkey " +

@@ -3,6 +3,7 @@ package redaction
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"hash/maphash"
 	"slices"
 	"strings"
@@ -34,6 +35,9 @@ type Engine struct {
 
 	seed     maphash.Seed
 	policies *lru.Cache[policyKey, compiled]
+
+	offered []External
+	answers *lru.Cache[[sha256.Size]byte, []Span] // of external detectors
 }
 
 // derivation is what a key is derived from, besides the master.
@@ -46,13 +50,20 @@ const keptKeys = 4096
 const keptPolicies = 256
 
 // New makes an Engine from a master key of at least 32 bytes, which it copies. Engines of the same master make the same
-// tokens, in whatever process. A shorter key is a fault of kind Invalid.
-func New(master []byte) (*Engine, error) {
+// tokens, in whatever process. Organisations may switch on the external detectors that are offered. A shorter key and a detector
+// that cannot be used are faults of kind Invalid.
+func New(master []byte, offered ...External) (*Engine, error) {
 	if len(master) < minMaster {
 		return nil, fault.New(fault.Invalid, "redaction.New", "redaction_key_too_short", "The redaction master key must have at least 32 bytes; generate one with a random source and set it.")
 	}
-	e := &Engine{master: bytes.Clone(master)}
+	if err := ValidExternal(offered); err != nil {
+		return nil, err
+	}
+	e := &Engine{master: bytes.Clone(master), offered: slices.Clone(offered)}
 	var err error
+	if e.answers, err = lru.New[[sha256.Size]byte, []Span](keptTexts); err != nil {
+		return nil, fault.From(err)
+	}
 	if e.keys, err = lru.New[derivation, []byte](keptKeys); err != nil { // only for a size below one
 		return nil, fault.From(err)
 	}
@@ -110,7 +121,7 @@ func (e *Engine) Policy(doc []byte, settings, name, floor string) (*Profile, err
 		return c.profile, nil
 	}
 	base := settings
-	p, err := ParsePolicy(doc, base)
+	p, err := e.ParsePolicy(doc, base)
 	if err != nil {
 		return nil, err
 	}
@@ -184,6 +195,9 @@ type Session struct {
 	counted  map[valueKey]bool // a value is one finding, however often the conversation is sent
 	oversize int               // bodies that were too large to be read and passed all the same
 	detector detector
+
+	foreign    *foreign // what external detectors found, nil when none were asked
+	unanswered []string
 }
 
 // tally is what findings are counted by.

@@ -81,3 +81,16 @@ func testKey() string { return "sk-" + "ant-api03-" + drawn(1, base62Chars, 40) 
 func sample() string {
 	return strings.Join([]string{"Ask jane.doe@example.com", "or +1 415 555 2671,", "card 4111 1111 1111 1111,", "DE89 3704 0044 0532 0130 00", "and", testKey(), testJWT(), testPEM("\n"), "thanks"}, " ")
 }
+
+// merged are the spans of the last scan, sorted and without overlaps.
+func (sc *scanner) merged() []span {
+	var hits []hit
+	for _, x := range sc.spans {
+		hits = append(hits, hit{x.start, x.end, x.ent, Mask})
+	}
+	out := make([]span, 0, len(hits))
+	for _, x := range settle(compile(balanced("balanced")), hits) {
+		out = append(out, span{x.start, x.end, x.ent})
+	}
+	return out
+}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lossless-group/gateway/chat"
+	"github.com/lossless-group/gateway/redaction"
 	"github.com/lossless-group/gateway/tenancy"
 )
 
@@ -44,7 +45,9 @@ type Turn struct {
 	PolicyRevision  string          `json:"policyRevision"`
 	Status          string          `json:"status"` // completed, awaiting_confirmation, refused, incomplete, cancelled, failed
 	SealedMap       []byte          `json:"sealedMap,omitempty"`
-	CreatedAt       time.Time       `json:"createdAt"`
+
+	Findings  []redaction.Tally `json:"-"` // what was found in it, in counts; kept beside the row and not read back with it
+	CreatedAt time.Time         `json:"createdAt"`
 }
 
 // Thread is one conversation, for listing.

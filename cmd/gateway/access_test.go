@@ -67,11 +67,12 @@ func accessTable() map[string]routeAccess {
 	}
 	const inputPosition = `{"source":{"files":[{"name":"org.rego","source":"package org.policy"}]},"position":{"file":"org.rego","line":1,"col":1}}`
 	key := `{"provider":"anthropic","key":"` + drawnKey(40, 40) + `"}`
-	return map[string]routeAccess{
+	table := map[string]routeAccess{
 		"POST /api/agent/chat":                        paid("/api/agent/chat", inputChat, 200),
 		"POST /api/agent/confirm":                     own("/api/agent/confirm", `{"runId":"r","previewId":"p","decision":"discard"}`, 404),
 		"GET /api/agent/capabilities":                 own("/api/agent/capabilities", "", 200),
 		"GET /api/agent/models":                       own("/api/agent/models", "", 200),
+		"GET /api/agent/models/*":                     own("/api/agent/models/none/support", "", 404),
 		"GET /api/agent/threads":                      own("/api/agent/threads", "", 200),
 		"GET /api/agent/threads/:id":                  own("/api/agent/threads/t_none", "", 404),
 		"GET /api/agent/keys":                         own("/api/agent/keys", "", 200),
@@ -91,6 +92,7 @@ func accessTable() map[string]routeAccess {
 		"POST /api/orgs/:org/keys":                    org("/keys", key, 201),
 		"DELETE /api/orgs/:org/keys/:id":              org("/keys/key_none", "", 404),
 		"GET /api/orgs/:org/audit":                    org("/audit", "", 200),
+		"GET /api/orgs/:org/capabilities":             org("/capabilities", "", 200),
 		"GET /api/orgs/:org/policy/draft":             org("/policy/draft", "", 200),
 		"PUT /api/orgs/:org/policy/draft":             org("/policy/draft", `{"source":{}}`, 400),
 		"DELETE /api/orgs/:org/policy/draft":          org("/policy/draft", "", 204),
@@ -112,7 +114,21 @@ func accessTable() map[string]routeAccess {
 		"GET /api/orgs/:org/policy/status":            org("/policy/status", "", 200),
 		"GET /api/orgs/:org/policy/export":            org("/policy/export", "", 200),
 		"GET /api/orgs/:org/policy/decisions":         org("/policy/decisions", "", 200),
+		"GET /api/orgs/:org/policy/decisions/export":  org("/policy/decisions/export", "", 200),
+		"GET /api/orgs/:org/policy/decisions/:id":     org("/policy/decisions/dec_none", "", 404),
+		"GET /api/orgs/:org/policy/draft/approvals":   org("/policy/draft/approvals", "", 422),
+		"POST /api/orgs/:org/policy/draft/approvals":  org("/policy/draft/approvals", `{}`, 400),
+		"GET /api/orgs/:org/policy/shadow":            org("/policy/shadow", "", 404),
+		"POST /api/orgs/:org/policy/shadow":           org("/policy/shadow", `{}`, 422),
+		"DELETE /api/orgs/:org/policy/shadow":         org("/policy/shadow", "", 404),
 		"GET /api/orgs/:org/policy/templates":         org("/policy/templates", "", 200),
+		"POST /api/orgs/:org/redaction/preview":       org("/redaction/preview", `{"text":"jane@example.com"}`, 200),
+		"GET /api/orgs/:org/budgets":                  org("/budgets", "", 200),
+		"GET /api/orgs/:org/budgets/effective":        org("/budgets/effective?person=p", "", 200),
+		"PUT /api/orgs/:org/budgets/:id":              org("/budgets/m", `{"cap":"-1"}`, 400),
+		"DELETE /api/orgs/:org/budgets/:id":           org("/budgets/none", "", 404),
+		"POST /api/orgs/:org/budgets/:id/raise":       org("/budgets/none/raise", `{"amount":"1"}`, 404),
+		"GET /api/orgs/:org/redaction/findings":       org("/redaction/findings", "", 200),
 		"GET /schemas/policy/v1/input.chat.json":      open("/schemas/policy/v1/input.chat.json", 200),
 		"GET /schemas/policy/v1/input.tool.json":      open("/schemas/policy/v1/input.tool.json", 200),
 		"GET /schemas/policy/v1/decision.json":        open("/schemas/policy/v1/decision.json", 200),
@@ -122,6 +138,23 @@ func accessTable() map[string]routeAccess {
 		"GET /metrics":                                open("/metrics", 200),
 		"GET /dev/jwks.json":                          open("/dev/jwks.json", 200),
 	}
+	const said, asked = `"messages":[{"role":"user","content":"Hello"}]}`, `{"model":"claude-sonnet-4-6",`
+	for _, base := range []string{"/v1", "", "/anthropic/v1", "/anthropic"} {
+		table["POST "+base+"/messages/count_tokens"] = paid(base+"/messages/count_tokens", asked+said, 200)
+	}
+	for _, base := range []string{"/v1", "", "/openai/v1", "/openai"} {
+		table["POST "+base+"/chat/completions"] = paid(base+"/chat/completions", asked+said, 200)
+		table["POST "+base+"/responses"] = paid(base+"/responses", asked+`"input":"Hello"}`, 200)
+		table["POST "+base+"/embeddings"] = paid(base+"/embeddings", asked+`"input":"Hello"}`, 400) // these models have none
+	}
+	for _, base := range []string{"/v1", "/openai/v1", "/openai", "/anthropic/v1", "/anthropic", "/v1beta", "/gemini/v1beta", "/gemini/v1", "/gemini"} {
+		table["GET "+base+"/models"] = own(base+"/models", "", 200)
+		table["GET "+base+"/models/*"] = own(base+"/models/none", "", 404)
+	}
+	for _, base := range []string{"/v1", "/v1beta", "/gemini/v1beta", "/gemini/v1", "/gemini"} {
+		table["POST "+base+"/models/*"] = paid(base+"/models/claude-sonnet-4-6:generateContent", `{"contents":[{"role":"user","parts":[{"text":"Hello"}]}]}`, 200)
+	}
+	return table
 }
 
 func TestAccessEveryRouteAndRole(t *testing.T) {
@@ -189,7 +222,7 @@ func TestAccessEveryRouteAndRole(t *testing.T) {
 func TestAccessActingForAnotherOrganisation(t *testing.T) {
 	s := startService(t, "", nil)
 	super, act := s.token("superuser", "acme.example"), []string{"X-Act-As-Org", "linger.example"}
-	for _, path := range []string{"settings", "usage", "keys", "audit"} {
+	for _, path := range []string{"settings", "usage", "keys", "audit", "policy/status", "policy/active", "policy/decisions/export"} {
 		for _, c := range []struct {
 			name, token string
 			headers     []string

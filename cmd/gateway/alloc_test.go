@@ -48,9 +48,9 @@ func TestAllocPerTurn(t *testing.T) {
 		objects uint64 // per turn
 		kib     uint64
 	}{
-		{"whole, 1 KB", false, 1 << 10, 440, 52},
-		{"whole, 100 KB", false, 100 << 10, 450, 345},
-		{"stream of 100 events, 1 KB", true, 1 << 10, 950, 140},
+		{"whole, 1 KB", false, 1 << 10, 470, 60},
+		{"whole, 100 KB", false, 100 << 10, 475, 345},
+		{"stream of 100 events, 1 KB", true, 1 << 10, 950, 150},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			body := fmt.Sprintf(`{"stream":%t,"model":"claude-sonnet-4-5","max_tokens":100,"system":"%s","messages":[{"role":"user","content":"Send it to jane@client.example, please."}]}`,

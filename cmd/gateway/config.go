@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +35,7 @@ type Config struct {
 	Telemetry TelemetryConfig           `yaml:"telemetry"` // where metrics are served
 	Limits    LimitsConfig              `yaml:"limits"`    // bounds of single requests
 	Policy    PolicyConfig              `yaml:"policy"`    // what no organisation can go below
+	Redaction RedactionConfig           `yaml:"redaction"` // what organisations may have looked for beside what is built in
 }
 
 // DatabaseConfig says where the databases are. file: is SQLite here, libsql:, https: and http: a libSQL server.
@@ -51,8 +53,17 @@ type IdentityConfig struct {
 
 // ProviderConfig is one model provider.
 type ProviderConfig struct {
-	Kind    string `yaml:"kind"`    // anthropic; demo in dev only; empty: the same as the name
-	BaseURL string `yaml:"baseUrl"` // empty: the provider's own
+	Kind       string            `yaml:"kind"`       // which API it speaks; empty: the same as the name
+	BaseURL    string            `yaml:"baseUrl"`    // empty: the provider's own
+	API        string            `yaml:"api"`        // openai: chat or responses; bedrock: converse or invoke
+	APIVersion string            `yaml:"apiVersion"` // azure: asks for the deployment paths of that version
+	Deployment string            `yaml:"deployment"` // azure, with apiVersion: the deployment; empty: the model's name
+	Region     string            `yaml:"region"`     // bedrock
+	Project    string            `yaml:"project"`    // vertex: id of the Google Cloud project
+	Location   string            `yaml:"location"`   // vertex: region, or global
+	Publisher  string            `yaml:"publisher"`  // vertex: google or anthropic
+	Headers    map[string]string `yaml:"headers"`    // openai and its kin: sent with every request; never credentials
+	CAFile     string            `yaml:"caFile"`     // PEM file of the only certificate authorities that are trusted for it
 }
 
 // ModelConfig maps a model name, or a prefix ending in *, to a provider.
@@ -110,6 +121,20 @@ type LimitsConfig struct {
 type PolicyConfig struct {
 	RedactionFloor string        `yaml:"redactionFloor"` // off, balanced or strict; empty: off
 	KeepDecisions  time.Duration `yaml:"keepDecisions"`  // how long the decision log is kept, at least an hour
+}
+
+// RedactionConfig lists the detectors organisations may switch on by name.
+type RedactionConfig struct {
+	Detectors []DetectorConfig `yaml:"detectors"` // services that find what the gateway cannot, such as names; texts are sent to them
+}
+
+// DetectorConfig is one external detector.
+type DetectorConfig struct {
+	Name     string        `yaml:"name"`     // what redaction documents call it: a-z, 0-9 and dashes
+	URL      string        `yaml:"url"`      // where it answers; http or https
+	Timeout  time.Duration `yaml:"timeout"`  // for all texts of one request, at most 10s; empty: 500ms
+	Fail     string        `yaml:"fail"`     // closed: nothing is sent to a provider while it does not answer; open: texts pass; empty: closed
+	Entities []string      `yaml:"entities"` // what it may report, such as PERSON and LOCATION
 }
 
 // SecretRef is a secret by reference: env:NAME or file:PATH. A value written out is refused, so that a configuration file can be shown.
@@ -193,15 +218,15 @@ func (c *Config) complete(dev bool) error {
 		fail("providers: define at least one")
 	}
 	for name, p := range c.Providers {
-		if p.Kind == "" && (name == "anthropic" || name == "demo") {
+		if p.Kind == "" {
 			p.Kind = name
 			c.Providers[name] = p
 		}
 		switch {
 		case p.Kind == "demo" && !dev:
 			fail("providers.%s: the demo provider runs under gateway dev only", name)
-		case p.Kind != "anthropic" && p.Kind != "demo":
-			fail("providers.%s.kind: %q is not a kind; use anthropic", name, p.Kind)
+		case !slices.Contains(providerKinds(), p.Kind):
+			fail("providers.%s.kind: %q is not a kind; use one of %s", name, p.Kind, strings.Join(providerKinds(), ", "))
 		}
 	}
 	if len(c.Models) == 0 {
@@ -229,6 +254,9 @@ func (c *Config) complete(dev bool) error {
 		if d < 0 {
 			fail("limits.%s: cannot be negative", name)
 		}
+	}
+	if _, err := c.detectors(time.Now); err != nil {
+		bad = append(bad, err)
 	}
 	if c.Policy.KeepDecisions < time.Hour {
 		fail("policy.keepDecisions: must be at least 1h; replaying a draft needs the decisions of the last days")

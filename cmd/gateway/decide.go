@@ -3,9 +3,13 @@ package main
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/lossless-group/gateway/billing"
+	"github.com/lossless-group/gateway/keyring"
 	"github.com/lossless-group/gateway/policy"
 	"github.com/lossless-group/gateway/policy/rego"
 	"github.com/lossless-group/gateway/tenancy"
@@ -18,15 +22,55 @@ const (
 	followEvery = 500 * time.Millisecond
 )
 
-// follow keeps the book up to date with what other replicas publish, until the service closes.
-func (a *app) follow(book *policy.Book) {
+// alive is what keeps this process up to date with the policies of all organisations, and what tries drafts.
+type alive struct {
+	replica  *policy.Replica
+	shadower *policy.Shadower
+}
+
+// live starts following what other replicas publish and trying drafts, until the service closes. The decision log is open by now and
+// closes later: answers of drafts go into it.
+func (a *app) live(book *policy.Book, engine *rego.Engine, watch *policyWatch, clock func() time.Time) (alive, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return alive{}, err
+	}
+	name := "rp_" + id.String()
+	replica, err := policy.NewReplica(policy.ReplicaConfig{
+		ID: name, Book: book, Changes: a.stores.Policies, Store: a.stores.Policies, Clock: clock, Every: followEvery,
+		Prepare:  prepare(engine),
+		Standing: func(org tenancy.OrgID) policy.Standing { return standing(engine.Status(org)) },
+		Report: func(err error) {
+			a.log.Debug("looking for newly published policies failed", "err", err)
+		},
+	})
+	if err != nil {
+		return alive{}, err
+	}
+	watch.replica.Store(replica)
+	// An engine of its own: what a draft uses up is not missing where decisions are made, and what it breaks stays there.
+	beside, err := rego.New(context.Background(), rego.Options{Clock: clock, RedactionFloor: a.cfg.Policy.RedactionFloor, Usage: spending{a.stores.Ledger}, CacheSize: 10_000, Orgs: 200})
+	if err != nil {
+		return alive{}, err
+	}
+	shadower, err := policy.NewShadower(policy.ShadowerConfig{Store: a.stores.Policies, Decider: beside, Replica: name, Clock: clock, Report: func(err error) {
+		a.log.Debug("what a tried policy said could not be written down; it is kept until the next try", "err", err)
+	}})
+	if err != nil {
+		return alive{}, err
+	}
+	a.background(replica.Run)
+	a.background(shadower.Run)
+	return alive{replica, shadower}, nil
+}
+
+// background runs something until the service closes.
+func (a *app) background(run func(context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		book.Follow(ctx, a.stores.Policies, followEvery, func(err error) {
-			a.log.Debug("looking for newly published policies failed", "err", err)
-		})
+		run(ctx)
 	}()
 	a.defer_(func(context.Context) error {
 		cancel()
@@ -35,16 +79,40 @@ func (a *app) follow(book *policy.Book) {
 	})
 }
 
-// decisionLog writes decisions to the organisations' databases in the background. It closes before the databases do.
-func (a *app) decisionLog() (*policy.LogWriter, error) {
-	w, err := policy.NewLogWriter(policy.LogWriterConfig{Log: a.stores.Decisions, Report: func(r policy.LogReport) {
-		if r.Dropped > 0 {
-			a.log.Error("decisions were lost; the decision log has gaps", "lines", r.Dropped, "err", r.Err)
-			return
+func standing(s rego.Status) policy.Standing {
+	return policy.Standing{State: s.State, Revision: s.Revision, Serving: s.Serving, Code: s.Code, Cause: s.Cause}
+}
+
+func prepare(engine *rego.Engine) func(context.Context, tenancy.OrgID, policy.Revision) policy.Standing {
+	return func(ctx context.Context, org tenancy.OrgID, r policy.Revision) policy.Standing {
+		return standing(engine.Prepare(ctx, org, r))
+	}
+}
+
+// lostEvery is how often the log repeats that decisions are lost; the series in /metrics counts each.
+const lostEvery = 10 * time.Second
+
+// decisionLog writes decisions to the organisations' databases in the background, with their questions sealed. It closes before the
+// databases do.
+func (a *app) decisionLog(sealer *keyring.Sealer, clock func() time.Time) (*policy.LogWriter, error) {
+	a.decided = policy.NewSealedLog(a.stores.Decisions, sealer, func(org tenancy.OrgID, id string, err error) {
+		a.log.Error("the question of a decision does not open; it is left out", "org", org, "decision", id, "err", err)
+	})
+	var warned, told time.Time // reports come one after the other
+	var lost int64
+	w, err := policy.NewLogWriter(policy.LogWriterConfig{Log: a.decided, Report: func(r policy.LogReport) {
+		now := clock()
+		if lost += r.Dropped; lost > 0 && now.Sub(told) >= lostEvery {
+			a.log.Error("decisions were lost; the decision log has gaps", "lines", lost, "err", r.Err)
+			lost, told = 0, now
 		}
-		a.log.Warn("decisions wait for their database", "err", r.Err)
+		if r.Err != nil && now.Sub(warned) >= lostEvery {
+			a.log.Warn("decisions wait for their database", "err", r.Err)
+			warned = now
+		}
 	}})
 	if err == nil {
+		a.writer = w
 		a.defer_(w.Close)
 	}
 	return w, err
@@ -59,10 +127,7 @@ const (
 
 // retire deletes decisions that nobody needs any more, organisation by organisation, until the service closes.
 func (a *app) retire(keep time.Duration, clock func() time.Time) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	a.background(func(ctx context.Context) {
 		timer := time.NewTimer(pruneFirst)
 		defer timer.Stop()
 		for {
@@ -74,11 +139,6 @@ func (a *app) retire(keep time.Duration, clock func() time.Time) {
 			a.prune(ctx, clock().Add(-keep))
 			timer.Reset(pruneEvery)
 		}
-	}()
-	a.defer_(func(context.Context) error {
-		cancel()
-		<-done
-		return nil
 	})
 }
 
@@ -103,11 +163,21 @@ func (a *app) prune(ctx context.Context, before time.Time) {
 }
 
 // policyWatch tells operators when an organisation's policy stops deciding. The cause names places in that policy, not what was asked.
-type policyWatch struct{ log *slog.Logger }
+type policyWatch struct {
+	log     *slog.Logger
+	replica atomic.Pointer[policy.Replica] // tells the console; nil until it is there
+}
 
-var _ rego.Watcher = policyWatch{}
+var _ rego.Watcher = (*policyWatch)(nil)
 
-func (w policyWatch) PolicyTrouble(t rego.Trouble) {
+func (w *policyWatch) PolicyTrouble(t rego.Trouble) {
+	if r := w.replica.Load(); r != nil {
+		st := policy.Standing{State: rego.StateUnavailable, Revision: t.Revision, Serving: t.Serving, Code: t.Code}
+		if t.Serving > 0 {
+			st.State = rego.StateStale
+		}
+		r.Trouble(t.Org, st)
+	}
 	w.log.Error("an organisation's policy cannot be used", "org", t.Org, "revision", t.Revision, "code", t.Code, "serving", t.Serving, "err", t.Cause)
 }
 

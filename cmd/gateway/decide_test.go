@@ -273,7 +273,7 @@ func TestDecideLog(t *testing.T) {
 	var lines []policy.LoggedDecision
 	for began := time.Now(); time.Since(began) < 5*time.Second; time.Sleep(20 * time.Millisecond) {
 		var err error
-		if lines, _, err = s.app.stores.Decisions.Decisions(t.Context(), acme, policy.DecisionQuery{Limit: 100}); err != nil {
+		if lines, _, err = s.app.decided.Decisions(t.Context(), acme, policy.DecisionQuery{Limit: 100}); err != nil {
 			t.Fatal(err)
 		}
 		if len(lines) > 2 && strings.Contains(fmt.Sprint(lines), "haiku") {
@@ -313,7 +313,7 @@ func TestDecisionsAreRetired(t *testing.T) {
 	org := tenancy.MustOrgID("acme.example")
 	count := func() int {
 		t.Helper()
-		lines, _, err := s.app.stores.Decisions.Decisions(t.Context(), org, policy.DecisionQuery{})
+		lines, _, err := s.app.decided.Decisions(t.Context(), org, policy.DecisionQuery{})
 		if err != nil {
 			t.Fatal(err)
 		}

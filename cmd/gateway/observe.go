@@ -7,6 +7,7 @@ import (
 	"github.com/lossless-group/gateway/gateway"
 	"github.com/lossless-group/gateway/journal"
 	"github.com/lossless-group/gateway/metrics"
+	"github.com/lossless-group/gateway/policy"
 	"github.com/lossless-group/gateway/redaction"
 	"github.com/lossless-group/gateway/tenancy"
 )
@@ -35,6 +36,13 @@ func journalStats(j *journal.Journal) func() metrics.JournalStats {
 	return func() metrics.JournalStats {
 		s := j.Stats()
 		return metrics.JournalStats{Backlog: s.Backlog, Oldest: s.Oldest, Rejected: s.Rejected}
+	}
+}
+
+func decisionStats(w *policy.LogWriter) func() metrics.DecisionLogStats {
+	return func() metrics.DecisionLogStats {
+		s := w.Stats()
+		return metrics.DecisionLogStats{Queued: s.Waiting, Written: s.Written, Dropped: s.Dropped}
 	}
 }
 

@@ -18,6 +18,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lossless-group/gateway/admin"
+	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/policy"
 	"github.com/lossless-group/gateway/policy/rego/author"
 	"github.com/lossless-group/gateway/policy/rego/worker"
@@ -105,6 +107,10 @@ func readPolicy(paths []string, settings string) (policy.Source, error) {
 		raw, err := os.ReadFile(settings)
 		if err != nil {
 			return s, err
+		}
+		// No bytes are settings that restrict nothing to a store; in a file they are a writer that died.
+		if len(bytes.TrimSpace(raw)) == 0 {
+			return s, fmt.Errorf("%s is empty; for settings that restrict nothing write {}", settings)
 		}
 		if s.Settings, err = policy.ParseSettings(raw); err != nil {
 			return s, err
@@ -363,7 +369,7 @@ func readDecisions(raw []byte) ([]policy.LoggedDecision, error) {
 
 // policyPublish saves a policy as the draft of an organisation and publishes it, on a running server.
 func policyPublish() *cobra.Command {
-	var asJSON, force bool
+	var asJSON, force, shadow bool
 	var url, org, note string
 	c := policyRun(&cobra.Command{}, "publish", "Publish a policy on a running gateway; the token of an admin stands in GATEWAY_TOKEN", &asJSON, func(c *cobra.Command, _ *author.Author, s policy.Source) error {
 		token := os.Getenv("GATEWAY_TOKEN")
@@ -393,11 +399,18 @@ func policyPublish() *cobra.Command {
 		if err := r.call(c.Context(), http.MethodPut, "/draft", match, map[string]any{"source": s, "base": live.Number}, &draft); err != nil {
 			return err
 		}
+		if shadow {
+			return tryBeside(c, r, draft, org, asJSON)
+		}
 		var done struct {
 			Revision int64  `json:"revision"`
 			SHA256   string `json:"sha256"`
 		}
 		if err := r.call(c.Context(), http.MethodPost, "/publish", fmt.Sprintf("%q", fmt.Sprint(draft.Version)), map[string]any{"note": note, "base": live.Number}, &done); err != nil {
+			var no *refusedError
+			if errors.As(err, &no) && no.Code == "approval_needed" {
+				return needsApproval(c, no, draft)
+			}
 			if mine { // what was refused must not stay behind as somebody's draft
 				err = errors.Join(err, r.call(c.Context(), http.MethodDelete, "/draft", fmt.Sprintf("%q", fmt.Sprint(draft.Version)), nil, nil))
 			}
@@ -410,10 +423,54 @@ func policyPublish() *cobra.Command {
 		return err
 	})
 	c.Flags().BoolVar(&force, "force", false, "replace a draft that somebody saved")
+	c.Flags().BoolVar(&shadow, "shadow", false, "publish nothing; save the draft and evaluate it beside what is live")
 	c.Flags().StringVar(&url, "url", "http://127.0.0.1:8080", "address of the gateway")
 	c.Flags().StringVar(&org, "org", "", "organisation")
 	c.Flags().StringVar(&note, "note", "", "what changed and why")
 	return c
+}
+
+// tryBeside starts a draft as the organisation's shadow.
+func tryBeside(c *cobra.Command, r remote, draft policy.Draft, org string, asJSON bool) error {
+	var started struct {
+		ID   string `json:"id"`
+		Base int64  `json:"base"`
+	}
+	if err := r.call(c.Context(), http.MethodPost, "/shadow", fmt.Sprintf("%q", fmt.Sprint(draft.Version)), nil, &started); err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(c.OutOrStdout(), started)
+	}
+	_, err := fmt.Fprintf(c.OutOrStdout(), "the draft of %s is evaluated beside revision %d and decides nothing; GET %s/shadow counts what it would change\n", org, started.Base, r.base)
+	return err
+}
+
+// needsApproval says why a draft waits for a second admin and how it gets on. The draft stays: it is what has to be approved.
+func needsApproval(c *cobra.Command, no *refusedError, draft policy.Draft) error {
+	w := c.OutOrStdout()
+	fmt.Fprintln(w, no.Detail)
+	for _, r := range no.Reasons {
+		fmt.Fprintf(w, "  [%s] %s\n", r.Code, r.Message)
+	}
+	fmt.Fprintf(w, "The draft is saved as version %d. Another admin approves it in the console, or with\n  POST %s and If-Match: \"%d\"\nThen publish it there, or with POST %s/publish; saving it again would void the approval.\n",
+		draft.Version, no.Action.URL, draft.Version, strings.TrimSuffix(no.Action.URL, "/draft/approvals"))
+	return no
+}
+
+// refusedError is a refusal of a running gateway.
+type refusedError struct {
+	Method  string         `json:"-"`
+	Path    string         `json:"-"`
+	Status  int            `json:"-"`
+	Code    string         `json:"code"`
+	Detail  string         `json:"detail"`
+	Reasons []fault.Reason `json:"reasons"`
+	Action  fault.Action   `json:"action"`
+}
+
+func (e *refusedError) Error() string {
+	return fmt.Sprintf("%s %s: %d %s: %s", e.Method, e.Path, e.Status, e.Code, e.Detail)
 }
 
 // remote is a running gateway.
@@ -450,14 +507,24 @@ func (r remote) call(ctx context.Context, method, path, match string, body, into
 		return err
 	}
 	if res.StatusCode < 200 || res.StatusCode > 299 {
-		var p struct{ Detail, Code, Field string }
-		if json.Unmarshal(raw, &p) != nil || p.Detail == "" {
+		no := &refusedError{Method: method, Path: path, Status: res.StatusCode}
+		if json.Unmarshal(raw, no) != nil || no.Detail == "" {
 			return fmt.Errorf("%s %s: %s", method, path, res.Status)
 		}
-		return fmt.Errorf("%s %s: %d %s: %s", method, path, res.StatusCode, p.Code, p.Detail)
+		return no
 	}
 	if into == nil {
 		return nil
 	}
 	return json.Unmarshal(raw, into)
+}
+
+// Registered lists the registry for those who administer it.
+func (k known) Registered() []admin.Registered {
+	all := k.registry.View(tenancy.TierAdmin, nil)
+	out := make([]admin.Registered, len(all))
+	for i, c := range all {
+		out[i] = admin.Registered{Name: c.Name, App: c.App, Title: c.Title, OneLine: c.OneLine, Kind: string(c.Kind), Tier: c.RequiredTier, Confirms: c.RequiresConfirmation}
+	}
+	return out
 }

@@ -429,7 +429,7 @@ func TestPolicyReplayOfRealDecisions(t *testing.T) {
 	}
 	var r struct{ Result policy.Replay }
 	d.do(t, 200, "POST", "/replay", object{"source": source("org.rego", noEditors)}, &r)
-	if r.Result.NewlyDenied == 0 || r.Result.Errors != 0 || r.Result.Complete != r.Result.Replayed || r.Result.Examples.NewlyDenied[0] == "" ||
+	if r.Result.NewlyDenied == 0 || r.Result.Errors != 0 || r.Result.Complete != r.Result.Replayed || r.Result.Examples[0].ID == "" ||
 		len(r.Result.ByUser) != 1 || r.Result.ByUser[0].Key != string(one.User) {
 		t.Errorf("replay %+v", r.Result)
 	}

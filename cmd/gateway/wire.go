@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"sort"
 	"sync/atomic"
 	"time"
 
@@ -32,8 +31,6 @@ import (
 	"github.com/lossless-group/gateway/policy/rego/check"
 	"github.com/lossless-group/gateway/policy/rego/templates"
 	"github.com/lossless-group/gateway/provider"
-	"github.com/lossless-group/gateway/provider/anthropic"
-	"github.com/lossless-group/gateway/provider/demo"
 	"github.com/lossless-group/gateway/redaction"
 	"github.com/lossless-group/gateway/tenancy"
 	"github.com/lossless-group/gateway/tenancy/jwks"
@@ -47,6 +44,8 @@ type app struct {
 	stores  *libsql.Stores
 	keys    *keyring.Keyring
 	book    *policy.Book
+	decided *policy.SealedLog // the decision log
+	writer  *policy.LogWriter // into it
 	journal *journal.Journal
 	metrics *metrics.Metrics
 	handler http.Handler
@@ -106,19 +105,27 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 	if err != nil {
 		return a, err
 	}
-	engine, err := rego.New(ctx, rego.Options{Clock: clock, RedactionFloor: cfg.Policy.RedactionFloor, Watcher: policyWatch{log}, Usage: spending{a.stores.Ledger}})
+	watch := &policyWatch{log: log}
+	engine, err := rego.New(ctx, rego.Options{Clock: clock, RedactionFloor: cfg.Policy.RedactionFloor, Watcher: watch, Usage: spending{a.stores.Ledger}})
 	if err != nil {
 		return a, fmt.Errorf("policy: %w", err)
 	}
 	settings := policy.NewBook(a.stores.Policies, clock, bookTTL)
 	a.book = settings
-	a.follow(settings)
 	a.retire(cfg.Policy.KeepDecisions, clock)
-	decisions, err := a.decisionLog()
+	decisions, err := a.decisionLog(sealer, clock)
 	if err != nil {
 		return a, err
 	}
-	hide, err := redaction.New(redactionKey)
+	lives, err := a.live(settings, engine, watch, clock)
+	if err != nil {
+		return a, fmt.Errorf("policy: %w", err)
+	}
+	detectors, err := cfg.detectors(clock)
+	if err != nil {
+		return a, err
+	}
+	hide, err := redaction.New(redactionKey, detectors...)
 	if err != nil {
 		return a, err
 	}
@@ -132,23 +139,31 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 	}
 
 	// What was used.
-	prices := billing.Embedded()
+	prices, err := activePrices(ctx, a.stores)
+	if err != nil {
+		return a, fmt.Errorf("prices: %w", err)
+	}
+	prices = prices.Named(providerKindsByName(cfg))
 	if a.metrics, err = metrics.New(metricsOptions(cfg, prices)); err != nil {
 		return a, err
 	}
-	if a.journal, err = journal.Open(journal.Config{Dir: filepath.Join(cfg.Data, "journal"), Clock: clock, Logger: log, Ledger: a.stores.Ledger, Turns: a.stores.Turns, Price: prices}); err != nil {
+	budgets, err := a.budgets(ctx, prices, clock)
+	if err != nil {
+		return a, err
+	}
+	if a.journal, err = journal.Open(journal.Config{Dir: filepath.Join(cfg.Data, "journal"), Clock: clock, Logger: log, Ledger: budgetedLedger{a.stores.Ledger, budgets}, Turns: a.stores.Turns, Price: prices}); err != nil {
 		return a, fmt.Errorf("journal: %w", err)
 	}
 	a.defer_(a.journal.Close)
 	a.catchUp(ctx)
-	if err := a.metrics.Journal(journalStats(a.journal)); err != nil {
+	if err := errors.Join(a.metrics.Journal(journalStats(a.journal)), a.metrics.DecisionLog(decisionStats(decisions))); err != nil {
 		return a, err
 	}
 
 	// The turn, and its faces.
 	turn := gateway.New(gateway.Config{
-		Tenants: tenants, Limiter: limiter, Revisions: settings, Policy: engine, Decisions: decisions, Project: engine, Keys: a.keys, Sealer: sealer, Redaction: hide, Models: models,
-		Registry: registry, Prices: prices, Journal: a.journal, Turns: a.stores.Turns, Pending: a.stores.Pending, Observer: observer{a.metrics},
+		Tenants: tenants, Limiter: limiter, Revisions: lives.replica, Policy: engine, Decisions: decisions, Project: engine, Shadows: lives.shadower, Keys: a.keys, Sealer: sealer, Redaction: hide, Floor: cfg.Policy.RedactionFloor, Models: models,
+		Registry: registry, Prices: prices, Budgets: budgets, Journal: a.journal, Turns: a.stores.Turns, Pending: a.stores.Pending, Observer: observer{a.metrics},
 		Logger: log, Clock: clock, Health: provider.NewHealth(provider.HealthConfig{Trip: cfg.Limits.Trip, Open: cfg.Limits.TripFor}, clock), Attempts: cfg.Limits.Attempts, RetryWithin: cfg.Limits.RetryFor,
 		DrainFor: cfg.Limits.DrainFor, DrainBytes: cfg.Limits.DrainKiB << 10, PreviewTTL: cfg.Limits.PreviewTTL,
 	})
@@ -158,15 +173,17 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 	}
 	a.server = httpapi.New(httpapi.Config{
 		Gateway: turn, Verifier: verifier, Cookies: cookies(cfg), Origins: cfg.origins(), MaxBody: int64(cfg.Limits.MaxBodyMiB) << 20,
-		Observer: observer{a.metrics}, Logger: log, Clock: clock, Ready: a.stores.Ping, Metrics: metricsHandler, Version: version,
+		Observer: observer{a.metrics}, Logger: log, Clock: clock, Ready: a.ready(lives.replica), Metrics: metricsHandler, Version: version,
 	})
-	policies, err := a.policies(engine, clock)
+	policies, err := a.policies(engine, hide, lives, known{registry, models}, clock)
 	if err != nil {
 		return a, err
 	}
 	admin.Mount(a.server.Group("/api"), admin.Config{
 		Principal: a.server.Principal, Tenants: tenants, Settings: settings, Keys: a.keys, Ledger: a.stores.Ledger, Audit: a.stores.Audit,
 		Known: known{registry, models}, Clock: clock, Policies: policies,
+		Redaction: admin.RedactionConfig{Engine: hide, Findings: a.stores.Turns, Floor: cfg.Policy.RedactionFloor},
+		Budgets:   admin.BudgetConfig{Editor: a.stores.Budgets, Reader: budgets},
 	})
 	admin.MountSchemas(a.server.Group("/schemas/policy/v1"), policies.Schemas)
 	if p.routes != nil {
@@ -177,7 +194,7 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 }
 
 // policies is what stands behind the routes of policies.
-func (a *app) policies(engine *rego.Engine, clock func() time.Time) (admin.PolicyConfig, error) {
+func (a *app) policies(engine *rego.Engine, hide *redaction.Engine, lives alive, names known, clock func() time.Time) (admin.PolicyConfig, error) {
 	writes, err := newAuthor(clock)
 	if err != nil {
 		return admin.PolicyConfig{}, fmt.Errorf("policy: %w", err)
@@ -187,12 +204,15 @@ func (a *app) policies(engine *rego.Engine, clock func() time.Time) (admin.Polic
 		return admin.PolicyConfig{}, fmt.Errorf("policy templates: %w", err)
 	}
 	return admin.PolicyConfig{
-		Author: writes, Revisions: a.stores.Policies, History: a.stores.Policies, Decisions: a.stores.Decisions, Schemas: check.Schemas(), Templates: starts,
-		State: func(org tenancy.OrgID) admin.PolicyState {
-			s := engine.Status(org)
-			return admin.PolicyState{State: s.State, Revision: s.Revision, Serving: s.Serving, Code: s.Code, Cause: s.Cause}
-		},
+		Author: writes.Knowing(names).Redacting(hide), Revisions: a.stores.Policies, History: a.stores.Policies, Decisions: a.decided, Waiting: a.stores.Pending, Schemas: check.Schemas(), Templates: starts,
+		Approvals: a.stores.Policies, Requests: a.stores.Policies, Shadows: a.stores.Policies, Shadower: lives.shadower, Replicas: a.stores.Policies, Replica: lives.replica,
+		Prepare: prepare(engine),
 	}, nil
+}
+
+// ready reports whether requests may come: the control database answers, and policies were confirmed not too long ago.
+func (a *app) ready(replica *policy.Replica) func(context.Context) error {
+	return func(ctx context.Context) error { return errors.Join(a.stores.Ping(ctx), replica.Ready()) }
 }
 
 // catchUpFor is how long a start waits for what an earlier process wrote down to reach the databases.
@@ -278,43 +298,6 @@ func masterKeys(cfg Config) (*keyring.Sealer, []byte, error) {
 	}
 	key, err := masters[len(masters)-1].Derive("redaction/v1", 32)
 	return sealer, key, err
-}
-
-// catalogue makes the providers and the table of models.
-func catalogue(cfg Config, clock func() time.Time) (*provider.Catalogue, error) {
-	names := make([]string, 0, len(cfg.Providers))
-	for name := range cfg.Providers {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	var list []provider.Provider
-	for _, name := range names {
-		pc := cfg.Providers[name]
-		switch pc.Kind {
-		case "demo":
-			p, err := demo.New(demo.Config{Pace: demo.DefaultPace, Clock: clock})
-			if err != nil {
-				return nil, fmt.Errorf("providers.%s: %w", name, err)
-			}
-			list = append(list, p)
-		case "anthropic":
-			p, err := anthropic.New(anthropic.Config{Name: name, BaseURL: pc.BaseURL, TTFB: cfg.Limits.FirstByte, IdleTimeout: cfg.Limits.Idle, Now: clock})
-			if err != nil {
-				return nil, fmt.Errorf("providers.%s: %w", name, err)
-			}
-			list = append(list, p)
-		}
-	}
-	var models []provider.Model
-	for _, m := range cfg.Models {
-		entry := provider.Model{Name: m.Name, Fallbacks: m.Fallbacks, Info: provider.Info{
-			Title: m.Title, ContextWindow: m.ContextWindow, MaxOutput: m.MaxOutput, Input: m.Input, Output: m.Output}}
-		for _, r := range m.Routes {
-			entry.Legs = append(entry.Legs, provider.Leg{Provider: r.Provider, Upstream: r.Model, Weight: r.Weight})
-		}
-		models = append(models, entry)
-	}
-	return provider.NewCatalogue(list, models)
 }
 
 // witness records that a superuser acts for an organisation, in that organisation's audit.
@@ -470,9 +453,9 @@ func logger(format, level string) (*slog.Logger, error) {
 	opts := &slog.HandlerOptions{Level: l}
 	switch format {
 	case "text":
-		return slog.New(slog.NewTextHandler(os.Stderr, opts)), nil
+		return slog.New(redaction.LogHandler(slog.NewTextHandler(os.Stderr, opts))), nil
 	case "json":
-		return slog.New(slog.NewJSONHandler(os.Stderr, opts)), nil
+		return slog.New(redaction.LogHandler(slog.NewJSONHandler(os.Stderr, opts))), nil
 	}
 	return nil, fmt.Errorf("--log-format: %q is not a format; use text or json", format)
 }

@@ -197,10 +197,11 @@ func (s *Server) capabilities(c echo.Context) error {
 		RequiresConfirmation bool            `json:"requiresConfirmation"`
 		Available            bool            `json:"available"`
 		Why                  string          `json:"why,omitempty"`
+		Message              string          `json:"message,omitempty"`
 	}
 	out := make([]view, len(list))
 	for i, s := range list {
-		out[i] = view{s.Name, s.App, s.Title, s.Description, s.InputSchema, string(s.Kind), s.RequiredTier.String(), s.RequiresConfirmation, s.Available, s.Why}
+		out[i] = view{s.Name, s.App, s.Title, s.Description, s.InputSchema, string(s.Kind), s.RequiredTier.String(), s.RequiresConfirmation, s.Available, s.Why, s.Message}
 	}
 	return reply(c, map[string]any{"capabilities": out})
 }

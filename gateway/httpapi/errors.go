@@ -13,6 +13,8 @@ import (
 
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/wire/anthropic"
+	"github.com/lossless-group/gateway/wire/gemini"
+	"github.com/lossless-group/gateway/wire/openai"
 )
 
 // statusOf is the one table from kinds of trouble to statuses of our own routes.
@@ -61,8 +63,9 @@ func (s *Server) writeError(err error, c echo.Context) {
 	var status int
 	var body []byte
 	contentType := "application/problem+json"
-	if faceOf(c.Request().URL.Path) == faceAnthropic {
-		status, body = anthropic.ErrorBody(fe, rid)
+	native := map[face]func(*fault.Error, string) (int, []byte){faceAnthropic: anthropic.ErrorBody, faceOpenAI: openai.ErrorBody, faceGemini: gemini.ErrorBody}
+	if shape := native[faceOf(c.Request())]; shape != nil {
+		status, body = shape(fe, rid)
 		contentType = "application/json"
 		if !retryable(fe) { // the SDKs retry some statuses on their own; ours that cannot succeed must not be
 			h.Set("X-Should-Retry", "false")

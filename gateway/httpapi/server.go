@@ -85,6 +85,7 @@ func (s *Server) routes() {
 	agent.POST("/confirm", s.agentConfirm)
 	agent.GET("/capabilities", s.capabilities)
 	agent.GET("/models", s.models)
+	agent.GET("/models/*", s.modelSupport)
 	agent.GET("/threads", s.threads)
 	agent.GET("/threads/:id", s.thread)
 	agent.GET("/keys", s.listKeys)
@@ -92,11 +93,26 @@ func (s *Server) routes() {
 	agent.POST("/keys/:id/rotate", s.rotateKey)
 	agent.DELETE("/keys/:id", s.revokeKey)
 	agent.GET("/org-state", s.orgState)
-	for _, prefix := range []string{"", "/anthropic"} {
-		e.POST(prefix+"/v1/messages", s.messages)
+	// Clients disagree whether the version belongs to their base URL, so each surface is there with and without it.
+	for _, base := range []string{"/v1", "", "/anthropic/v1", "/anthropic"} {
+		e.POST(base+"/messages", s.messages)
+		e.POST(base+"/messages/count_tokens", s.countMessages)
 	}
-	e.POST("/messages", s.messages)
-	e.POST("/anthropic/messages", s.messages)
+	for _, base := range []string{"/v1", "", "/openai/v1", "/openai"} {
+		e.POST(base+"/chat/completions", s.completions)
+		e.POST(base+"/responses", s.responses)
+		e.POST(base+"/embeddings", s.embeddings)
+	}
+	for _, base := range []string{"/v1", "/openai/v1", "/openai", "/anthropic/v1", "/anthropic"} {
+		e.GET(base+"/models", s.listModels)
+		e.GET(base+"/models/*", s.oneModel)
+	}
+	for _, base := range []string{"/v1beta", "/gemini/v1beta", "/gemini/v1", "/gemini"} {
+		e.GET(base+"/models", s.listGemini)
+		e.GET(base+"/models/*", s.oneGemini)
+		e.POST(base+"/models/*", s.generate)
+	}
+	e.POST("/v1/models/*", s.generate)
 	e.GET("/healthz", func(c echo.Context) error {
 		return c.JSON(http.StatusOK, map[string]string{"status": "ok", "version": s.Version})
 	})
@@ -157,7 +173,7 @@ func (s *Server) frame(next echo.HandlerFunc) echo.HandlerFunc {
 		h := c.Response().Header()
 		h.Set("X-Request-Id", rid)
 		h.Set("X-Content-Type-Options", "nosniff")
-		face := faceOf(c.Request().URL.Path)
+		face := faceOf(c.Request())
 		if face == faceAnthropic {
 			h.Set("Request-Id", rid)
 		}
@@ -207,17 +223,30 @@ type face uint8
 const (
 	faceOurs face = iota
 	faceAnthropic
+	faceOpenAI
+	faceGemini
 	faceAdmin
 	faceInfra
 )
 
-func (f face) String() string { return [...]string{"agent", "anthropic", "admin", "infrastructure"}[f] }
+func (f face) String() string {
+	return [...]string{"agent", "anthropic", "openai", "gemini", "admin", "infrastructure"}[f]
+}
 
-func faceOf(path string) face {
+// faceOf tells the face of a request by its path, and where one path serves clients of two by what they send.
+func faceOf(r *http.Request) face {
+	path := r.URL.Path
 	switch {
+	case strings.HasPrefix(path, "/v1/models") && r.Method == http.MethodGet && r.Header.Get("Anthropic-Version") == "" && r.Header.Get("X-Api-Key") == "":
+		return faceOpenAI
 	case strings.HasPrefix(path, "/api/agent"):
 		return faceOurs
-	case strings.HasPrefix(path, "/v1/"), strings.HasPrefix(path, "/anthropic/"), path == "/messages":
+	case strings.HasPrefix(path, "/v1beta/"), strings.HasPrefix(path, "/gemini/"), strings.HasPrefix(path, "/v1/models/") && strings.Contains(path, ":"):
+		return faceGemini
+	case strings.HasPrefix(path, "/openai/"), path == "/chat/completions", path == "/responses", path == "/embeddings",
+		path == "/v1/chat/completions", path == "/v1/responses", path == "/v1/embeddings":
+		return faceOpenAI
+	case strings.HasPrefix(path, "/v1/"), strings.HasPrefix(path, "/anthropic/"), path == "/messages", path == "/messages/count_tokens":
 		return faceAnthropic
 	case strings.HasPrefix(path, "/api/"):
 		return faceAdmin

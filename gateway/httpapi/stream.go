@@ -20,17 +20,18 @@ const writeWindow = 30 * time.Second
 // silences. It is safe for concurrent use by
 // its owner and its own timer.
 type stream struct {
-	mu        sync.Mutex
-	w         *echo.Response
-	rc        *http.ResponseController
-	clock     func() time.Time
-	heartbeat []byte
-	every     time.Duration
-	timer     *time.Timer
-	deadline  time.Time
-	pending   bool // something was written and not flushed; the timer will do it if nobody else does
-	err       error
-	closed    bool
+	mu          sync.Mutex
+	w           *echo.Response
+	rc          *http.ResponseController
+	clock       func() time.Time
+	heartbeat   []byte
+	contentType string // empty: an event stream
+	every       time.Duration
+	timer       *time.Timer
+	deadline    time.Time
+	pending     bool // something was written and not flushed; the timer will do it if nobody else does
+	err         error
+	closed      bool
 }
 
 func newStream(c echo.Context, clock func() time.Time, heartbeat string, every time.Duration) *stream {
@@ -40,7 +41,10 @@ func newStream(c echo.Context, clock func() time.Time, heartbeat string, every t
 // start commits the response as an event stream.
 func (s *stream) start() {
 	h := s.w.Header()
-	h.Set("Content-Type", "text/event-stream; charset=utf-8")
+	if s.contentType == "" {
+		s.contentType = "text/event-stream; charset=utf-8"
+	}
+	h.Set("Content-Type", s.contentType)
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no")
 	s.w.WriteHeader(http.StatusOK)
@@ -60,7 +64,9 @@ func (s *stream) beat() {
 		s.timer.Reset(s.every)
 		return
 	}
-	s.put(s.heartbeat, false)
+	if len(s.heartbeat) > 0 {
+		s.put(s.heartbeat, false)
+	}
 }
 
 // write sends one event; more says that another is about to be written. After an error every further write returns it.
@@ -71,6 +77,13 @@ func (s *stream) write(event []byte, more bool) error {
 		s.put(event, more)
 	}
 	return s.err
+}
+
+// hush ends the heartbeats: the protocol's last word has been written, and nothing may follow it.
+func (s *stream) hush() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heartbeat = nil
 }
 
 func (s *stream) flush() {
@@ -118,6 +131,9 @@ func (s *stream) close() {
 func announce(c echo.Context, ev gateway.RunStarted) {
 	h := c.Response().Header()
 	h.Set("X-Run-Id", ev.RunID)
+	if ev.Flagged != "" {
+		h.Set("X-Redaction-Flagged", ev.Flagged)
+	}
 	decided(c, ev.PolicyRevision, "")
 	var b []byte
 	t := ev.Timing

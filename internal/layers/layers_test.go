@@ -13,7 +13,8 @@ var rules = Rules{
 		"cmd/gateway":     6,
 		"gateway/httpapi": 5, "admin": 5, "libsql": 5, "policy/rego/author": 5, "provider/*": 5, "dispatch/*": 5, "tenancy/jwks": 5, "tenancy/me": 5, "journal": 5,
 		"gateway": 4, "policy/rego": 4, "policy/rego/worker": 4, "provider/exchange": 4,
-		"redaction/score": 3, "policy/rego/check": 3, "policy/rego/fuel": 3, "policy/rego/templates": 3,
+		"billing/usage": 1, "billing/pricecheck": 3,
+		"redaction/score": 3, "redaction/external": 3, "policy/rego/check": 3, "policy/rego/fuel": 3, "policy/rego/templates": 3,
 		"provider": 3, "cache": 3, "transcript": 3, "metrics": 3,
 		"policy": 2, "billing": 2, "dispatch": 2, "redaction": 2, "keyring": 2,
 		"tenancy": 1, "wire/*": 1,
@@ -34,7 +35,7 @@ var rules = Rules{
 	Only: map[string][]string{
 		"gateway/httpapi": {"gateway", "dispatch", "chat", "tenancy", "fault", "sse", "wire"},
 	},
-	TestOnly: []string{"internal", "bench", "billing/ledgertest", "transcript/transcripttest", "dispatch/pendingtest", "tenancy/tenancytest", "keyring/keyringtest",
+	TestOnly: []string{"internal", "bench", "billing/ledgertest", "billing/budgettest", "transcript/transcripttest", "dispatch/pendingtest", "tenancy/tenancytest", "keyring/keyringtest",
 		"policy/settingstest", "policy/revisiontest", "policy/decisiontest", "provider/providertest"},
 }
 

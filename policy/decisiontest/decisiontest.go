@@ -1,4 +1,4 @@
-// Package decisiontest holds the rules every policy.DecisionLog keeps, as a suite of tests.
+// Package decisiontest holds the rules every policy.FullLog keeps, as a suite of tests.
 //
 // It refuses to know which log it tests. Times are whole milliseconds. The log it is given knows the organisations acme.example and
 // globe.example.
@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/policy"
 	"github.com/lossless-group/gateway/tenancy"
 )
@@ -46,13 +47,32 @@ func lines(from, to int) []policy.LoggedDecision {
 }
 
 // Run checks a log. open returns an empty one; it is called once per test.
-func Run(t *testing.T, open func(t *testing.T) policy.DecisionLog) {
+func Run(t *testing.T, open func(t *testing.T) policy.FullLog) {
 	t.Run("a line comes back as it was", func(t *testing.T) {
 		s := open(t)
 		bare := policy.LoggedDecision{ID: "bare", Action: "chat", At: start, Weight: 1}
 		must(t, s.AppendDecisions(t.Context(), acme, nil))
 		must(t, s.AppendDecisions(t.Context(), acme, []policy.LoggedDecision{Line(1), bare, Line(2)}))
 		equal(t, []policy.LoggedDecision{Line(2), Line(1), bare}, page(t, s, acme, policy.DecisionQuery{}))
+	})
+	t.Run("what came later comes back too", func(t *testing.T) {
+		s := open(t)
+		l := Line(2)
+		l.Asked, l.Shadow = true, &policy.ShadowAnswer{ID: "sh_1", Result: policy.ShadowNewlyDenied, Differs: true}
+		must(t, s.AppendDecisions(t.Context(), acme, []policy.LoggedDecision{l}))
+		equal(t, []policy.LoggedDecision{l}, page(t, s, acme, policy.DecisionQuery{}))
+	})
+	t.Run("one line is found by its id", func(t *testing.T) {
+		s := open(t)
+		must(t, s.AppendDecisions(t.Context(), acme, lines(0, 3)))
+		got, err := s.Decision(t.Context(), acme, Line(1).ID)
+		must(t, err)
+		equal(t, Line(1), got)
+		for org, id := range map[tenancy.OrgID]string{acme: "dec_unknown", globe: Line(1).ID} {
+			if l, err := s.Decision(t.Context(), org, id); !fault.Is(err, fault.NotFound) {
+				t.Errorf("%s: %+v, %v", org, l, err)
+			}
+		}
 	})
 	t.Run("an id is written once", func(t *testing.T) {
 		s := open(t)
@@ -225,7 +245,7 @@ func Run(t *testing.T, open func(t *testing.T) policy.DecisionLog) {
 }
 
 // page returns the first page.
-func page(t *testing.T, s policy.DecisionLog, org tenancy.OrgID, q policy.DecisionQuery) []policy.LoggedDecision {
+func page(t *testing.T, s policy.FullLog, org tenancy.OrgID, q policy.DecisionQuery) []policy.LoggedDecision {
 	t.Helper()
 	list, _, err := s.Decisions(t.Context(), org, q)
 	must(t, err)

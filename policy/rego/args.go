@@ -4,8 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
+	"slices"
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 )
@@ -25,80 +26,150 @@ func parseArgs(raw []byte) (*ast.Term, error) {
 	if len(raw) > maxArgsBytes {
 		return nil, errArgs
 	}
-	if len(bytes.TrimSpace(raw)) == 0 {
+	raw = bytes.TrimSpace(raw)
+	if len(raw) == 0 {
 		return ast.InternedEmptyObject, nil
 	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber()
-	t, err := dec.Token()
-	if err != nil || t != json.Delim('{') {
+	// Nothing below has to ask whether it is JSON.
+	if raw[0] != '{' || !json.Valid(raw) {
 		return nil, errArgs
 	}
-	v, err := argsObject(dec, 1)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := dec.Token(); err != io.EOF {
+	p := argsParser{raw: raw}
+	t := p.value(1)
+	if p.bad {
 		return nil, errArgs
 	}
-	return v, nil
+	return t, nil
 }
 
-func argsValue(dec *json.Decoder, depth int) (*ast.Term, error) {
-	t, err := dec.Token()
-	if err != nil {
-		return nil, errArgs
-	}
-	switch t := t.(type) {
-	case json.Delim:
-		if depth >= maxArgsDepth {
-			return nil, errArgs
+// argsParser reads text that is known to be valid JSON. encoding/json would make three times the memory on the way.
+type argsParser struct {
+	raw []byte
+	at  int
+	bad bool // something is over a bound
+}
+
+// next skips what does not matter and returns the byte that follows.
+func (p *argsParser) next() byte {
+	for {
+		switch p.raw[p.at] {
+		case ' ', '\t', '\r', '\n', ',', ':':
+			p.at++
+		default:
+			return p.raw[p.at]
 		}
-		if t == '{' {
-			return argsObject(dec, depth+1)
+	}
+}
+
+func (p *argsParser) value(depth int) *ast.Term {
+	switch c := p.next(); c {
+	case '{', '[':
+		if depth > maxArgsDepth {
+			p.bad = true
+		}
+		if p.bad {
+			return nil
+		}
+		p.at++
+		if c == '{' {
+			return p.object(depth)
 		}
 		var items []*ast.Term
-		for dec.More() {
-			v, err := argsValue(dec, depth+1)
-			if err != nil {
-				return nil, err
+		for p.next() != ']' {
+			v := p.value(depth + 1)
+			if p.bad {
+				return nil
 			}
 			items = append(items, v)
 		}
-		if _, err := dec.Token(); err != nil {
-			return nil, errArgs
-		}
-		return ast.ArrayTerm(items...), nil
-	case string:
-		return ast.StringTerm(t), nil
-	case json.Number:
-		// A number of a few bytes can stand for one of a million digits, which is no number to compare with.
-		if _, err := strconv.ParseFloat(string(t), 64); err != nil || len(t) > maxDigits {
-			return nil, errArgs
-		}
-		return ast.NumberTerm(t), nil
-	case bool:
-		return ast.InternedTerm(t), nil
+		p.at++
+		return ast.ArrayTerm(items...)
+	case '"':
+		return ast.StringTerm(p.text())
+	case 't':
+		p.at += len("true")
+		return ast.InternedTerm(true)
+	case 'f':
+		p.at += len("false")
+		return ast.InternedTerm(false)
+	case 'n':
+		p.at += len("null")
+		return ast.InternedNullTerm
 	}
-	return ast.InternedNullTerm, nil
+	return p.number()
 }
 
-func argsObject(dec *json.Decoder, depth int) (*ast.Term, error) {
-	o := ast.NewObject()
-	for dec.More() {
-		t, err := dec.Token()
-		key, ok := t.(string)
-		if err != nil || !ok {
-			return nil, errArgs
+func (p *argsParser) object(depth int) *ast.Term {
+	var room [8][2]*ast.Term
+	items := room[:0]
+	var more ast.Object // when there are many
+	for p.next() != '}' {
+		key := ast.StringTerm(p.text())
+		v := p.value(depth + 1)
+		if p.bad {
+			return nil
 		}
-		v, err := argsValue(dec, depth)
-		if err != nil {
-			return nil, err
+		if more != nil {
+			more.Insert(key, v)
+			continue
 		}
-		o.Insert(ast.StringTerm(key), v)
+		// NewObject would keep both of two equal names.
+		if at := slices.IndexFunc(items, func(have [2]*ast.Term) bool { return have[0].Equal(key) }); at >= 0 {
+			items[at][1] = v
+			continue
+		}
+		if items = append(items, [2]*ast.Term{key, v}); len(items) == len(room) {
+			more = ast.NewObject(items...)
+		}
 	}
-	if _, err := dec.Token(); err != nil {
-		return nil, errArgs
+	p.at++
+	if more != nil {
+		return ast.NewTerm(more)
 	}
-	return ast.NewTerm(o), nil
+	return ast.ObjectTerm(items...)
+}
+
+// text reads a string.
+func (p *argsParser) text() string {
+	start := p.at
+	plain := true
+	for p.at++; p.raw[p.at] != '"'; p.at++ {
+		if c := p.raw[p.at]; c == '\\' {
+			plain = false
+			p.at++
+		} else if c >= utf8.RuneSelf {
+			plain = false
+		}
+	}
+	p.at++
+	quoted := p.raw[start:p.at]
+	if plain {
+		return string(quoted[1 : len(quoted)-1])
+	}
+	var s string
+	if json.Unmarshal(quoted, &s) != nil {
+		p.bad = true
+	}
+	return s
+}
+
+func (p *argsParser) number() *ast.Term {
+	start := p.at
+	for p.at < len(p.raw) && inNumber(p.raw[p.at]) {
+		p.at++
+	}
+	digits := string(p.raw[start:p.at])
+	// A number of a few bytes can stand for one of a million digits, which is no number to compare with.
+	if _, err := strconv.ParseFloat(digits, 64); err != nil || len(digits) > maxDigits {
+		p.bad = true
+		return nil
+	}
+	if n, err := strconv.Atoi(digits); err == nil && n >= 0 && digits == strconv.Itoa(n) {
+		return ast.InternedTerm(n)
+	}
+	return ast.NumberTerm(json.Number(digits))
+}
+
+func inNumber(c byte) bool {
+	return c >= '0' && c <= '9' || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E'
 }

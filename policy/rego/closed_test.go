@@ -18,17 +18,15 @@ import (
 	"github.com/lossless-group/gateway/tenancy"
 )
 
-// stages is a policy of two stages. The sets that neither text defines are empty.
-func stages(platform, settings string) source {
-	s := source{files: map[string]string{"platform.rego": "package gateway.platform\n\n" + platform, "settings.rego": "package gateway.settings\n\n" + settings}}
-	for file, sets := range map[string][]string{"platform.rego": {"deny", "labels", "tool_deny"}, "settings.rego": {"deny", "disabled_capabilities", "tool_deny"}} {
-		for _, name := range sets {
-			if !strings.Contains(s.files[file], "\n"+name) {
-				s.files[file] += "\n\n" + name + " := set()"
-			}
+// platformOnly is a platform policy. The sets that the text does not define are empty.
+func platformOnly(platform string) source {
+	text := "package gateway.platform\n\n" + platform
+	for _, name := range []string{"deny", "labels", "tool_deny"} {
+		if !strings.Contains(text, "\n"+name) {
+			text += "\n\n" + name + " := set()"
 		}
 	}
-	return s
+	return source{files: map[string]string{"platform.rego": text}}
 }
 
 func TestFailsClosed(t *testing.T) {
@@ -36,13 +34,13 @@ func TestFailsClosed(t *testing.T) {
 		Decl: &ast.Builtin{Name: "test.boom", Decl: types.NewFunction(types.Args(types.S), types.B)},
 		Func: func(topdown.BuiltinContext, []*ast.Term, func(*ast.Term) error) error { panic("boom") },
 	}
-	panics := stages(`deny contains {"code": "c", "message": "m"} if test.boom(input.request.model)`, "")
+	panics := platformOnly(`deny contains {"code": "c", "message": "m"} if test.boom(input.request.model)`)
 	panics.builtins = map[string]*topdown.Builtin{"test.boom": boom}
 	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
 	expired, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
 	defer cancel()
-	loops := stages(`
+	loops := platformOnly(`
 xs := split("a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q,r,s,t,u,v,w,x,y,z", ",")
 
 deny contains {"code": "c", "message": sprintf("%s", [input.request.model])} if {
@@ -53,7 +51,7 @@ deny contains {"code": "c", "message": sprintf("%s", [input.request.model])} if 
 	a != b
 	c == d
 	a == "never"
-}`, "")
+}`)
 
 	for _, c := range []struct {
 		name   string
@@ -65,25 +63,21 @@ deny contains {"code": "c", "message": sprintf("%s", [input.request.model])} if 
 		cause  string
 		is     error
 	}{
-		{name: "a builtin that fails", src: stages(`deny contains {"code": "c", "message": "m"} if to_number(input.request.model) > 3`, ""), cause: "to_number"},
-		{name: "a builtin that fails in a message", src: stages("", `deny contains {"code": "c", "message": format_int(to_number(input.request.model), 10)}`), cause: "to_number"},
+		{name: "a builtin that fails", src: platformOnly(`deny contains {"code": "c", "message": "m"} if to_number(input.request.model) > 3`), cause: "to_number"},
+		{name: "a builtin that fails in a message", src: platformOnly(`deny contains {"code": "c", "message": format_int(to_number(input.request.model), 10)}`), cause: "to_number"},
 		{name: "a builtin that panics", src: panics, cause: "panicked: boom"},
-		{name: "conflicting values", src: stages("deny := set() if input.request.model != \"\"\n\ndeny := {1} if input.request.stream", ""), cause: "conflict"},
-		{name: "a set that is undefined", src: stages(`deny := set() if input.request.model == "other"`, ""), cause: "0 answers"},
-		{name: "labels that are undefined", src: stages(`labels := set() if input.request.model == "other"`, ""), cause: "0 answers"},
-		{name: "disabled that is undefined", src: stages("", `disabled_capabilities := set() if input.request.model == "other"`), cause: "0 answers"},
-		{name: "deny is a bool", src: stages("deny := false", ""), cause: "platform_deny is a boolean"},
-		{name: "deny is a list", src: stages("", "deny := []"), cause: "settings_deny is a array"},
-		{name: "a reason is a string", src: stages(`deny := {"no"}`, ""), cause: "want an object"},
-		{name: "a reason without a message", src: stages(`deny := {{"code": "c"}}`, ""), cause: "platform_deny.message is undefined"},
-		{name: "a reason with a number", src: stages(`deny := {{"code": 7, "message": "m"}}`, ""), cause: "platform_deny.code is a number"},
-		{name: "a reason with an empty code", src: stages(`deny := {{"code": "", "message": "m"}}`, ""), cause: "platform_deny.code has 0 bytes"},
-		{name: "a reason that is too long", src: stages(`deny := {{"code": "c", "message": "`+strings.Repeat("m", maxText+1)+`"}}`, ""), cause: "2049 bytes"},
-		{name: "too many reasons", src: stages(`deny contains {"code": c, "message": input.request.model} if some c in split("`+commas(maxDeny+1)+`", ",")`, ""), cause: "201 entries"},
-		{name: "disabled is an object", src: stages("", `disabled_capabilities := {"a": true}`), cause: "settings_disabled_capabilities is a object"},
-		{name: "disabled has a number", src: stages("", "disabled_capabilities := {1}"), cause: "settings_disabled_capabilities is a number"},
-		{name: "too many disabled", src: stages("", `disabled_capabilities contains c if some c in split("`+commas(maxNames+1)+`", ",")`), cause: "5001 entries"},
-		{name: "too many labels", src: stages(`labels contains c if some c in split("`+commas(maxLabels+1)+`", ",")`, ""), cause: "51 entries"},
+		{name: "conflicting values", src: platformOnly("deny := set() if input.request.model != \"\"\n\ndeny := {1} if input.request.stream"), cause: "conflict"},
+		{name: "a set that is undefined", src: platformOnly(`deny := set() if input.request.model == "other"`), cause: "0 answers"},
+		{name: "labels that are undefined", src: platformOnly(`labels := set() if input.request.model == "other"`), cause: "0 answers"},
+		{name: "deny is a bool", src: platformOnly("deny := false"), cause: "platform_deny is a boolean"},
+		{name: "deny is a list", src: platformOnly("deny := []"), cause: "platform_deny is a array"},
+		{name: "a reason is a string", src: platformOnly(`deny := {"no"}`), cause: "want an object"},
+		{name: "a reason without a message", src: platformOnly(`deny := {{"code": "c"}}`), cause: "platform_deny.message is undefined"},
+		{name: "a reason with a number", src: platformOnly(`deny := {{"code": 7, "message": "m"}}`), cause: "platform_deny.code is a number"},
+		{name: "a reason with an empty code", src: platformOnly(`deny := {{"code": "", "message": "m"}}`), cause: "platform_deny.code has 0 bytes"},
+		{name: "a reason that is too long", src: platformOnly(`deny := {{"code": "c", "message": "` + strings.Repeat("m", maxText+1) + `"}}`), cause: "2049 bytes"},
+		{name: "too many reasons", src: platformOnly(`deny contains {"code": c, "message": input.request.model} if some c in split("` + commas(maxDeny+1) + `", ",")`), cause: "201 entries"},
+		{name: "too many labels", src: platformOnly(`labels contains c if some c in split("` + commas(maxLabels+1) + `", ",")`), cause: "51 entries"},
 		{name: "too many steps", src: loops, o: Options{MaxSteps: 1000}, is: ErrBudget},
 		{name: "too many steps by default", src: loops, is: ErrBudget},
 		{name: "too much time", src: loops, o: Options{Clock: jumping(300 * time.Millisecond), MaxSteps: 1e9, MaxTime: DefaultMaxTime}, is: ErrBudget},
@@ -175,12 +169,12 @@ func TestCancelledWhileEvaluating(t *testing.T) {
 					return iter(ast.InternedTerm(true))
 				},
 			}
-			src := stages(`
+			src := platformOnly(`
 deny contains {"code": "c", "message": "m"} if {
 	test.stop(input.request.model)
-	some a in split("`+commas(200)+`", ",")
+	some a in split("` + commas(200) + `", ",")
 	a == "never"
-}`, "")
+}`)
 			src.builtins = map[string]*topdown.Builtin{"test.stop": stop}
 			e, err := newEngine(t.Context(), Options{Clock: time.Now, MaxTime: time.Hour}, src)
 			if err != nil {
@@ -194,9 +188,9 @@ deny contains {"code": "c", "message": "m"} if {
 }
 
 func TestPoliciesThatDoNotCompile(t *testing.T) {
-	deny := func(text string) source { return stages("deny := {x}\n\n"+text, "") }
+	deny := func(text string) source { return platformOnly("deny := {x}\n\n" + text) }
 	missing := func(file, name string) source {
-		s := stages("", "")
+		s := platformOnly("")
 		s.files[file] = strings.Replace(s.files[file], "\n"+name+" :=", "\nother :=", 1)
 		return s
 	}
@@ -208,8 +202,6 @@ func TestPoliciesThatDoNotCompile(t *testing.T) {
 		{"not Rego", deny("x := "), "parse"},
 		{"no platform", source{}, "no rule data.gateway.platform.deny"},
 		{"no deny", missing("platform.rego", "deny"), "no rule data.gateway.platform.deny"},
-		{"no tool_deny", missing("settings.rego", "tool_deny"), "no rule data.gateway.settings.tool_deny"},
-		{"no disabled_capabilities", missing("settings.rego", "disabled_capabilities"), "no rule data.gateway.settings.disabled_capabilities"},
 		{"a place the input does not have", deny("x := input.user.employement"), "input.user.employement"},
 		{"a misspelt group", deny("x := input.users.id"), "input.users"},
 		{"the network", deny(`x := http.send({"url": "http://127.0.0.1:1", "method": "get"})`), "http.send"},

@@ -25,7 +25,7 @@ import (
 
 // The tests beside these files are not part of the policy, so the files are named one by one.
 //
-//go:embed platform/platform.rego platform/settings.rego
+//go:embed platform/platform.rego
 var platformFiles embed.FS
 
 // source is what gets compiled: Rego files by name, and functions beyond OPA's own.
@@ -83,14 +83,11 @@ const (
 	platformDeny     = ast.Var("platform_deny")
 	platformLabels   = ast.Var("platform_labels")
 	platformToolDeny = ast.Var("platform_tool_deny")
-	settingsDeny     = ast.Var("settings_deny")
-	settingsDisabled = ast.Var("settings_disabled_capabilities")
-	settingsToolDeny = ast.Var("settings_tool_deny")
 )
 
 var (
-	chatSets = []ast.Var{platformDeny, platformLabels, settingsDeny, settingsDisabled}
-	toolSets = append(slices.Clone(chatSets), platformToolDeny, settingsToolDeny)
+	chatSets = []ast.Var{platformDeny, platformLabels}
+	toolSets = []ast.Var{platformDeny, platformLabels, platformToolDeny}
 )
 
 func compile(ctx context.Context, src source) (*compiled, error) {
@@ -163,6 +160,7 @@ func (c *compiled) eval(ctx context.Context, e entry, input *ast.Term, f *fuel.F
 		WithTransaction(c.txn).
 		WithMetrics(metrics.NoOp()).
 		WithCancel(f).
+		WithVirtualCache(&virtuals{}).
 		WithInterQueryBuiltinValueCache(c.patterns).
 		// Without this a builtin that fails makes its rule undefined, and a refusal that is undefined lets pass.
 		WithStrictBuiltinErrors(true).

@@ -13,32 +13,22 @@ import (
 // Bounds of what is read out of a policy's answer. Over any of them the answer as a whole is not believed.
 const (
 	maxDeny   = 200
-	maxNames  = 5_000
 	maxLabels = 50
 	maxText   = 2 << 10 // bytes of one string
 
 	maxOrgNames = 500 // of what an organisation's Rego answers
 )
 
-// decodeStages reads an answer: one contribution per stage.
-func decodeStages(act action, r topdown.QueryResult) (platform, settings policy.Contribution, err error) {
-	if platform.Deny, err = reasons(nil, r, platformDeny); err != nil {
-		return platform, settings, err
+// decodePlatform reads the platform's answer.
+func decodePlatform(act action, r topdown.QueryResult) (c policy.Contribution, err error) {
+	if c.Deny, err = reasons(nil, r, platformDeny); err != nil {
+		return c, err
 	}
-	if platform.Labels, err = names(r, platformLabels, maxLabels); err != nil {
-		return platform, settings, err
+	if c.Labels, err = names(r, platformLabels, maxLabels); err != nil || act != actionTool {
+		return c, err
 	}
-	if settings.Deny, err = reasons(nil, r, settingsDeny); err != nil {
-		return platform, settings, err
-	}
-	if settings.Disabled, err = names(r, settingsDisabled, maxNames); err != nil || act != actionTool {
-		return platform, settings, err
-	}
-	if platform.Deny, err = reasons(platform.Deny, r, platformToolDeny); err != nil {
-		return platform, settings, err
-	}
-	settings.Deny, err = reasons(settings.Deny, r, settingsToolDeny)
-	return platform, settings, err
+	c.Deny, err = reasons(c.Deny, r, platformToolDeny)
+	return c, err
 }
 
 func set(r topdown.QueryResult, where ast.Var, limit int) (ast.Set, error) {

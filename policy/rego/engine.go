@@ -1,5 +1,5 @@
-// Package rego is the engine of policy decisions: it asks the platform's Rego, lets the organisation's settings and then
-// its own Rego narrow the answer, and keeps answers for as long as they stay true.
+// Package rego is the engine of policy decisions: it asks the platform's Rego, lets the organisation's settings, which are data
+// that policy.Form reads, and then its own Rego narrow the answer, and keeps answers for as long as they stay true.
 //
 // It refuses to know storage, HTTP and message text, and it writes no log. OPA is known here and below and nowhere else.
 //
@@ -67,7 +67,7 @@ const keep = time.Minute
 // Options make an Engine. Zero values mean the defaults, but for Clock, which is required.
 type Options struct {
 	Clock          func() time.Time
-	CacheSize      int            // decisions kept; below zero: none
+	CacheSize      int            // decisions kept, and half as many parts of them; below zero: none
 	RedactionFloor string         // the least strict profile an organisation may have: off (default), balanced, strict
 	PlanMaxTokens  map[string]int // output tokens per model call by plan name; absent or 0: no cap
 	MaxSteps       int            // expressions one evaluation may take
@@ -94,9 +94,15 @@ type Engine struct {
 	seed     maphash.Seed
 	resolver *resolver
 	kept     *lru[*kept] // nil: nothing is kept
-	leaves   []leaf      // what the key is made of
-	listed   bool        // the policy reads the list of capabilities
+	parts    *lru[*kept] // what parts of organisations' Rego say; nil: it is not kept
+	platform *lru[*kept] // what the platform's rules alone say, of all organisations; nil: it is not kept
+	ids      idSource
+	leaves   []leaf // what the key is made of
+	listed   bool   // the policy reads the list of capabilities
 }
+
+// platformSize is how many answers of the platform's rules are kept. They read little, so that few are different.
+const platformSize = 4_096
 
 // kept is one decision as it is kept. Nothing in it changes afterwards.
 type kept struct {
@@ -181,6 +187,15 @@ func newEngine(ctx context.Context, o Options, src source) (*Engine, error) {
 		if e.kept, err = newLRU[*kept](o.CacheSize); err != nil {
 			return nil, fault.Wrap(fault.Internal, op, "internal", "The policy engine could not be made.", err)
 		}
+		if e.parts, err = newLRU[*kept](max(1, o.CacheSize/2)); err != nil {
+			return nil, fault.Wrap(fault.Internal, op, "internal", "The policy engine could not be made.", err)
+		}
+		// Rules that read the settings would say something else for each organisation; ours do not.
+		if !c.reads.has(leafSettingsDisabled) && !c.reads.has(leafSettingsModelAllowed) {
+			if e.platform, err = newLRU[*kept](platformSize); err != nil {
+				return nil, fault.Wrap(fault.Internal, op, "internal", "The policy engine could not be made.", err)
+			}
+		}
 	}
 	return e, nil
 }
@@ -233,7 +248,7 @@ func (e *Engine) decide(ctx context.Context, act action, in *policy.Input, capab
 			}
 		}
 		if own.code != nil {
-			ownID, leaves = own.id, own.code.together
+			ownID, leaves = own.id, own.code.leaves(act)
 			listed, keeps = listed || own.code.reads.has(leafCapabilities), keeps && !own.code.reads.all
 		}
 	}
@@ -246,7 +261,7 @@ func (e *Engine) decide(ctx context.Context, act action, in *policy.Input, capab
 		e.notePlain(st)
 	}
 	var cat *catalogue
-	if listed || act == actionChat && len(st.disabled) > 0 {
+	if listed || act == actionChat && st.form.HasRows() {
 		cat = e.resolver.catalogueOf(in.Capabilities)
 	}
 	var use *policy.Usage
@@ -301,10 +316,8 @@ func (e *Engine) notePlain(st *settings) {
 //go:noinline
 func (e *Engine) ask(ctx context.Context, act action, in policy.Input, called policy.CapabilityInfo, step int, args []byte, use *policy.Usage, st *settings, cat *catalogue, own *orgPolicy) (policy.Contribution, error) {
 	q := question{in: &in, step: step, args: args, usage: use, settings: st, catalogue: cat}
-	entry := e.policy.chat
 	if act == actionTool {
 		q.capability = &called
-		entry = e.policy.tool
 	}
 	if act == actionTool && (e.policy.reads.has(leafCapabilityArgs) || own != nil && own.code != nil && own.code.readsArg) {
 		var err error
@@ -312,15 +325,15 @@ func (e *Engine) ask(ctx context.Context, act action, in policy.Input, called po
 			return policy.Contribution{Deny: []fault.Reason{argsRefused}, Profile: policy.ProfileStrict}, nil
 		}
 	}
-	if own == nil || own.code == nil {
-		return e.askPlatform(ctx, act, entry, &q)
-	}
-	v, err := e.platformOf(ctx, act, entry, &q)
+	v, err := e.platformOf(ctx, act, &q)
 	if err != nil {
 		return policy.Contribution{}, err
 	}
+	v.Profile = e.floor
+	v.MaxTokens = e.plans[in.Tenant.Org.Plan]
+	v = v.And(st.contribution(&q))
 	// Nothing an organisation's Rego says can bring back what was refused before it, so it is not asked.
-	if len(v.Deny) > 0 {
+	if own == nil || own.code == nil || len(v.Deny) > 0 {
 		return v, nil
 	}
 	org, err := e.askOrg(ctx, act, &q, own)
@@ -330,56 +343,57 @@ func (e *Engine) ask(ctx context.Context, act action, in policy.Input, called po
 	return v.And(org), nil
 }
 
-// platformOf returns what platform and settings say, from memory if it can: an organisation's Rego reads more than they do, so their
-// part of a question is often the same when the whole is not. It is kept as the answer to the same question without Rego, which it is.
-func (e *Engine) platformOf(ctx context.Context, act action, entry entry, q *question) (policy.Contribution, error) {
-	if e.kept == nil {
-		return e.askPlatform(ctx, act, entry, q)
+// platformOf returns what the platform's rules say, from memory if it can: they read so little of a question that nearly every
+// question reads to them like one before, of whatever organisation.
+func (e *Engine) platformOf(ctx context.Context, act action, q *question) (policy.Contribution, error) {
+	if e.platform == nil {
+		return e.askPlatform(ctx, act, q)
 	}
-	now := e.clock()
-	key := appendKey(make([]byte, 0, 384), act, e.leaves, q) // q.org is not set
+	var room [256]byte
+	key := appendLeaves(append(room[:0], byte(act)), e.leaves, q)
 	hash := maphash.Bytes(e.seed, key)
-	if k, ok := e.kept.get(hash); ok && now.Before(k.until) && bytes.Equal(k.key, key) {
+	if k, ok := e.platform.get(hash); ok && bytes.Equal(k.key, key) {
 		return k.verdict, nil
 	}
-	v, err := e.askPlatform(ctx, act, entry, q)
+	v, err := e.askPlatform(ctx, act, q)
 	if err == nil {
-		e.kept.put(hash, &kept{key: key, until: now.Add(keep), verdict: v})
+		e.platform.put(hash, &kept{key: slices.Clone(key), verdict: v})
 	}
 	return v, err
 }
 
-// askPlatform evaluates the platform's rules and the settings.
-func (e *Engine) askPlatform(ctx context.Context, act action, entry entry, q *question) (policy.Contribution, error) {
+// askPlatform evaluates the platform's rules.
+func (e *Engine) askPlatform(ctx context.Context, act action, q *question) (policy.Contribution, error) {
+	entry := e.policy.chat
+	if act == actionTool {
+		entry = e.policy.tool
+	}
 	f := fuel.New(fuel.Budget{Steps: e.maxSteps, Bytes: e.maxBytes, Deadline: e.clock().Add(e.maxTime), Done: ctx.Done()}, e.clock)
 	answer, err := e.policy.eval(ctx, entry, e.policy.inputs.build(q), f)
 	if err != nil {
 		return policy.Contribution{}, err
 	}
-	platform, settings, err := decodeStages(act, answer)
+	c, err := decodePlatform(act, answer)
 	if err != nil {
 		return policy.Contribution{}, fmt.Errorf("the policy's answer has the wrong shape: %w", err)
 	}
-	platform.Profile = e.floor
-	platform.MaxTokens = e.plans[q.in.Tenant.Org.Plan]
-	settings.Profile = q.settings.profile
-	settings.Models = q.settings.models
-	return platform.And(settings), nil
+	return c, nil
 }
 
-// decision dresses a verdict for one caller. Lists are copied, because the verdict is kept and callers own what they get.
+// decision dresses a verdict for one caller. Its lists are those of the verdict, which nobody changes; they are clipped, so that
+// appending to them copies.
 func (e *Engine) decision(start time.Time, st *settings, v *policy.Contribution, cached, stale bool) policy.Decision {
 	return policy.Decision{
-		ID:                   newID(start),
+		ID:                   e.ids.next(start),
 		Allow:                len(v.Deny) == 0,
-		Deny:                 slices.Clone(v.Deny),
-		DisabledCapabilities: slices.Clone(v.Disabled),
+		Deny:                 slices.Clip(v.Deny),
+		DisabledCapabilities: slices.Clip(v.Disabled),
 		RedactionProfile:     v.Profile,
-		Redactions:           slices.Clone(v.Redactions),
-		RequireApproval:      slices.Clone(v.RequireApproval),
+		Redactions:           slices.Clip(v.Redactions),
+		RequireApproval:      slices.Clip(v.RequireApproval),
 		MaxTokens:            v.MaxTokens,
 		Revision:             st.label,
-		Labels:               slices.Clone(v.Labels),
+		Labels:               slices.Clip(v.Labels),
 		Stale:                stale,
 		Cached:               cached,
 		Elapsed:              e.clock().Sub(start),
@@ -392,7 +406,7 @@ func (e *Engine) refuse(act action, start time.Time, revision int64, cause error
 	if act == actionTool {
 		op = "rego.DecideTool"
 	}
-	id, kind, code := newID(start), fault.Forbidden, PolicyError
+	id, kind, code := e.ids.next(start), fault.Forbidden, PolicyError
 	if f := (*failure)(nil); errors.As(cause, &f) {
 		kind, code = f.kind, f.code
 	}

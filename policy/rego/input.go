@@ -1,9 +1,12 @@
 package rego
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"slices"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 
@@ -47,6 +50,11 @@ func appendKey(b []byte, act action, leaves []leaf, q *question) []byte {
 	b = binary.LittleEndian.AppendUint64(b, q.settings.id)
 	b = binary.LittleEndian.AppendUint64(b, q.org)
 	b = appendString(b, q.in.Tenant.Org.Plan) // the plan's cap is joined in Go, whether or not Rego reads the plan
+	b = q.settings.appendKey(b, q)
+	return appendLeaves(b, leaves, q)
+}
+
+func appendLeaves(b []byte, leaves []leaf, q *question) []byte {
 	for _, l := range leaves {
 		b = appendLeaf(b, l, q)
 	}
@@ -59,7 +67,7 @@ func appendLeaf(b []byte, l leaf, q *question) []byte {
 	case leafVersion, leafAuthTokenID, leafConversationAttachments:
 		return b // the same in every question
 	case leafAction:
-		return b // the key begins with it
+		return b // every key begins with it
 	case leafTimeHour:
 		return append(b, byte(in.Time.Hour()))
 	case leafTimeMinute:
@@ -67,29 +75,17 @@ func appendLeaf(b []byte, l leaf, q *question) []byte {
 	case leafTimeWeekday:
 		return append(b, byte(in.Time.Weekday()))
 	case leafOrgID:
-		return b // always in the key
+		return appendString(b, t.Org.ID.String())
 	case leafOrgSlug:
 		return appendString(b, string(t.Org.Slug))
 	case leafOrgBilling:
 		return appendString(b, string(t.Org.Billing))
 	case leafOrgPlan:
-		return b // always in the key
+		return appendString(b, t.Org.Plan)
 	case leafOrgOperating:
 		return appendBool(b, t.Org.Operating)
-	case leafSettingsDisabled:
-		// A function of the settings, which are in the key, and of the names they are asked about.
-		if len(q.settings.disabled) == 0 {
-			return b
-		}
-		if q.capability != nil {
-			return appendString(b, q.capability.Name)
-		}
-		return appendCatalogue(b, q.catalogue)
-	case leafSettingsModelAllowed:
-		if !q.settings.models.Restricted() {
-			return b
-		}
-		return appendString(b, in.Model)
+	case leafSettingsDisabled, leafSettingsModelAllowed:
+		return b // settings and what they are asked about are in every key of a question that has them
 	case leafUserID:
 		return appendString(b, string(t.User))
 	case leafUserEmail:
@@ -99,7 +95,10 @@ func appendLeaf(b []byte, l leaf, q *question) []byte {
 	case leafUserTier:
 		return append(b, byte(t.Tier()))
 	case leafUserActingFor:
-		return appendBool(b, t.ActingFor)
+		if !t.ActingFor {
+			return append(b, 0)
+		}
+		return appendString(append(b, 1), t.Org.ID.String())
 	case leafUserHomeOrg:
 		return appendString(b, t.HomeOrg.String())
 	case leafAuthMethod:
@@ -191,58 +190,103 @@ func appendCatalogue(b []byte, c *catalogue) []byte {
 }
 
 // builder makes input documents of the leaves a policy reads. A leaf that is not read cannot be missed, so it is not
-// built. Key terms are made once and shared by all documents: terms are immutable.
+// built. Key terms are made once and shared by all documents: terms are immutable. So are groups that are the same as last time,
+// which those about the organisation, the moment and the request often are.
 type builder struct {
-	keys   map[string]*ast.Term
+	groups []*group
+}
+
+// group is one top member of the document.
+type group struct {
+	top    *ast.Term
 	leaves []leaf
+	keys   []*ast.Term // of each leaf, the last of its path
+	nested *ast.Term   // the key of those that are three deep; nil: there are none
+	keeps  bool
+	last   atomic.Pointer[lastGroup]
+}
+
+type lastGroup struct {
+	key  []byte // what the leaves write into a key
+	term *ast.Term
 }
 
 func newBuilder(leaves []leaf) *builder {
-	b := &builder{keys: map[string]*ast.Term{}, leaves: leaves}
-	for _, l := range leaves {
-		for _, k := range leafPaths[l] {
-			b.keys[k] = ast.StringTerm(k)
+	b := &builder{}
+	for i := 0; i < len(leaves); { // leaves stand in the order of their groups, so each group is one run of them
+		top := leafPaths[leaves[i]][0]
+		g := &group{top: ast.StringTerm(top)}
+		switch top {
+		case "org", "user", "time", "auth", "request":
+			g.keeps = true // of the others each question has its own, or a term that is kept elsewhere
 		}
+		for ; i < len(leaves) && leafPaths[leaves[i]][0] == top; i++ {
+			path := leafPaths[leaves[i]]
+			if len(path) == 3 {
+				// What the settings say is not in the key of a leaf.
+				g.nested, g.keeps = ast.StringTerm(path[1]), false
+			}
+			g.leaves, g.keys = append(g.leaves, leaves[i]), append(g.keys, ast.StringTerm(path[len(path)-1]))
+		}
+		b.groups = append(b.groups, g)
 	}
 	return b
 }
 
 // build returns the input document of a question.
 func (b *builder) build(q *question) *ast.Term {
-	// NewObject copies what it is given, so one buffer serves all groups.
-	items := make([][2]*ast.Term, 0, len(b.leaves)+1)
-	doc, i := make([][2]*ast.Term, 0, 8), 0
-	// Leaves stand in the order of their groups, so each group is one run of them.
-	for i < len(b.leaves) {
-		top := leafPaths[b.leaves[i]][0]
-		items = items[:0]
-		var settings [][2]*ast.Term
-		for ; i < len(b.leaves) && leafPaths[b.leaves[i]][0] == top; i++ {
-			l := b.leaves[i]
-			path := leafPaths[l]
-			v := b.value(l, q)
-			switch {
-			case v == nil:
-			case len(path) == 1:
-				doc = append(doc, ast.Item(b.keys[top], v))
-			case len(path) == 3:
-				settings = append(settings, ast.Item(b.keys[path[2]], v))
-			default:
-				items = append(items, ast.Item(b.keys[path[1]], v))
-			}
-		}
-		if settings != nil {
-			items = append(items, ast.Item(b.keys["settings"], ast.ObjectTerm(settings...)))
-		}
-		if len(items) > 0 {
-			doc = append(doc, ast.Item(b.keys[top], ast.ObjectTerm(items...)))
+	var room [8][2]*ast.Term // NewObject copies what it is given
+	doc := room[:0]
+	for _, g := range b.groups {
+		if v := g.build(q); v != nil {
+			doc = append(doc, ast.Item(g.top, v))
 		}
 	}
 	return ast.ObjectTerm(doc...)
 }
 
-// value returns the term of a leaf, nil when this question has none.
-func (b *builder) value(l leaf, q *question) *ast.Term {
+// build returns the group's term, nil when the question has nothing there.
+func (g *group) build(q *question) *ast.Term {
+	if len(g.leaves) == 1 && len(leafPaths[g.leaves[0]]) == 1 {
+		return leafTerm(g.leaves[0], q)
+	}
+	if !g.keeps {
+		return g.make(q)
+	}
+	var room [256]byte
+	key := appendLeaves(room[:0], g.leaves, q)
+	if l := g.last.Load(); l != nil && bytes.Equal(l.key, key) {
+		return l.term
+	}
+	t := g.make(q)
+	g.last.Store(&lastGroup{key: slices.Clone(key), term: t})
+	return t
+}
+
+func (g *group) make(q *question) *ast.Term {
+	var room, nestedRoom [10][2]*ast.Term
+	items, nested := room[:0], nestedRoom[:0]
+	for i, l := range g.leaves {
+		v := leafTerm(l, q)
+		switch {
+		case v == nil:
+		case len(leafPaths[l]) == 3:
+			nested = append(nested, ast.Item(g.keys[i], v))
+		default:
+			items = append(items, ast.Item(g.keys[i], v))
+		}
+	}
+	if len(nested) > 0 {
+		items = append(items, ast.Item(g.nested, ast.ObjectTerm(nested...)))
+	}
+	if len(items) == 0 {
+		return nil
+	}
+	return ast.ObjectTerm(items...)
+}
+
+// leafTerm returns the term of a leaf, nil when this question has none.
+func leafTerm(l leaf, q *question) *ast.Term {
 	in, t := q.in, &q.in.Tenant
 	switch l {
 	case leafVersion:
@@ -275,7 +319,7 @@ func (b *builder) value(l leaf, q *question) *ast.Term {
 	case leafSettingsDisabled:
 		return q.settings.disabledTerm(q)
 	case leafSettingsModelAllowed:
-		return ast.InternedTerm(q.settings.models.Allow(in.Model))
+		return ast.InternedTerm(q.settings.form.Models().Allow(in.Model))
 	case leafUserID:
 		return ast.StringTerm(string(t.User))
 	case leafUserEmail:

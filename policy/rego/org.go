@@ -1,9 +1,12 @@
 package rego
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"runtime"
 	"slices"
 	"strings"
@@ -174,7 +177,7 @@ func (o *orgs) quick(hash uint64, in *policy.Input) *orgPolicy {
 }
 
 // open returns the policy that decides: that of the question, compiled now if it has to be, or the last good one of the
-// organisation. The error is a *failure.
+// organisation unless its settings say that nothing is to decide then. The error is a *failure.
 func (o *orgs) open(ctx context.Context, hash uint64, in policy.Input, watcher Watcher) (*orgPolicy, error) {
 	s := o.stateOf(hash, in.Tenant.Org.ID.String())
 	p, mine := s.find(o, &in)
@@ -193,10 +196,12 @@ func (o *orgs) open(ctx context.Context, hash uint64, in policy.Input, watcher W
 		s.last.Store(p)
 		return p, nil
 	}
-	good := s.lastGood(p)
-	if good == nil && p.number > 0 {
-		if plain, ok := o.plain.get(hash); ok && plain.state.org == s.org && plain.number < p.number {
-			good = plain
+	var good *orgPolicy
+	if p.settings.ServesLastGood() {
+		if good = s.lastGood(p); good == nil && p.number > 0 {
+			if plain, ok := o.plain.get(hash); ok && plain.state.org == s.org && plain.number < p.number {
+				good = plain
+			}
 		}
 	}
 	p.tell(watcher, in.Tenant.Org.ID, good)
@@ -318,6 +323,9 @@ func (o *orgs) status(hash uint64, org string) Status {
 	}
 	code, cause := p.trouble()
 	st := Status{State: StateUnavailable, Revision: p.number, Code: code, Cause: cause.Error()}
+	if !p.settings.ServesLastGood() {
+		return st
+	}
 	if good := s.good(p); good != nil {
 		st.State, st.Serving = StateStale, good.number
 	} else if hasPlain {
@@ -368,15 +376,51 @@ func (p *orgPolicy) trip(now time.Time, took, limit time.Duration) {
 // orgCompiled is an organisation's Rego that is ready to be asked.
 type orgCompiled struct {
 	compiled
-	chatSets []ast.Var
-	toolSets []ast.Var
+	parts    [partCount]orgPart
+	asked    [1 << partCount]orgAsked // by the parts that are asked for, as bits
 	readsArg bool
 	readsUse bool
-	together []leaf // what it and the platform read
+	together [2][]leaf // what it and the platform read: of a chat turn, of a tool call
 }
 
-// The entry points of an organisation's policy, by the variable that is bound to them. A chat turn asks for chatPoints, a
-// tool call for toolPoints: what only has an effect on a whole turn is not asked again for each of its calls.
+// The parts of an organisation's policy. Each is answered, and its answer kept, by what it reads itself: the calls of a turn are asked
+// about the turn once, and a person's next turn nearly nothing.
+const (
+	partTurn  = iota // what counts for a turn and for each of its calls
+	partChat         // what has an effect on a whole turn
+	partCall         // what is about one call
+	partCount = 3
+)
+
+type orgPart struct {
+	sets   []ast.Var // that the policy defines
+	reads  reads
+	apart  bool // it can tell a turn from a call
+	inForm bool // it reads what the form says
+}
+
+// orgAsked is a query for some of the parts.
+type orgAsked struct {
+	entry
+	inputs *builder
+}
+
+// partsOf are the parts of a question, as bits.
+func partsOf(act action) int {
+	if act == actionTool {
+		return 1<<partTurn | 1<<partCall
+	}
+	return 1<<partTurn | 1<<partChat
+}
+
+func (c *orgCompiled) leaves(act action) []leaf {
+	if act == actionTool {
+		return c.together[1]
+	}
+	return c.together[0]
+}
+
+// The entry points of an organisation's policy, by the variable that is bound to them.
 const (
 	orgDeny       = ast.Var("org_deny")
 	orgDisabled   = ast.Var("org_disabled_capabilities")
@@ -388,10 +432,13 @@ const (
 	orgApproval   = ast.Var("org_tool_require_approval")
 )
 
-var (
-	chatPoints = []ast.Var{orgDeny, orgDisabled, orgModels, orgRedactions, orgLimits, orgLabels}
-	toolPoints = []ast.Var{orgDeny, orgDisabled, orgModels, orgLabels, orgToolDeny, orgApproval}
-)
+var partPoints = [partCount][]ast.Var{
+	partTurn: {orgDeny, orgDisabled, orgModels, orgLabels},
+	partChat: {orgRedactions, orgLimits},
+	partCall: {orgToolDeny, orgApproval},
+}
+
+func pointRef(v ast.Var) ast.Ref { return check.EntryPointRef(strings.TrimPrefix(string(v), "org_")) }
 
 func (p *orgPolicy) compile(platform reads, patterns cache.InterQueryValueCache) {
 	defer func() {
@@ -418,16 +465,11 @@ func compileOrg(given []policy.File, platform reads, patterns cache.InterQueryVa
 	if err != nil {
 		return nil, err
 	}
-	out := &orgCompiled{compiled: compiled{compiler: c, store: inmem.New(), patterns: patterns}}
+	out := &orgCompiled{compiled: compiled{compiler: c, store: inmem.New(), patterns: patterns, reads: r}}
 	has := func(v ast.Var) bool { return report.Entrypoints[strings.TrimPrefix(string(v), "org_")] }
-	for _, v := range chatPoints {
-		if has(v) {
-			out.chatSets = append(out.chatSets, v)
-		}
-	}
-	for _, v := range toolPoints {
-		if has(v) {
-			out.toolSets = append(out.toolSets, v)
+	for i := range out.parts {
+		if out.parts[i], err = orgPartOf(c, partPoints[i], has); err != nil {
+			return nil, err
 		}
 	}
 	// What is done in Go with an answer depends on these.
@@ -438,75 +480,156 @@ func compileOrg(given []policy.File, platform reads, patterns cache.InterQueryVa
 	if has(orgDisabled) || has(orgApproval) {
 		extra.leaves = append(extra.leaves, leafCapabilities, leafCapabilityName)
 	}
-	out.readsArg, out.readsUse = r.has(leafCapabilityArgs), r.usage()
-	out.inputs = newBuilder(r.leaves)
 	out.reads = r.and(extra)
-	out.together = platform.and(out.reads).leaves
-	if out.chat, err = orgQuery(c, out.chatSets); err != nil {
-		return nil, err
+	turn := platform.and(extra).and(out.parts[partTurn].reads)
+	out.together = [2][]leaf{turn.and(out.parts[partChat].reads).leaves, turn.and(out.parts[partCall].reads).leaves}
+	out.readsArg, out.readsUse = r.has(leafCapabilityArgs), r.usage()
+	for _, mask := range []int{1 << partTurn, 1 << partChat, 1 << partCall, partsOf(actionChat), partsOf(actionTool)} {
+		if out.asked[mask], err = out.query(mask); err != nil {
+			return nil, err
+		}
 	}
-	if out.tool, err = orgQuery(c, out.toolSets); err != nil {
-		return nil, err
-	}
-	// Types are for the compiler alone, and are more than half of what a small policy keeps in memory.
-	c.TypeEnv = nil
+	// Types are for the compiler alone, and are more than half of what a small policy keeps in memory; so is the graph of its rules.
+	c.TypeEnv, c.Graph = nil, nil
 	out.txn, err = out.store.NewTransaction(context.Background())
 	return out, err
 }
 
-func orgQuery(c *ast.Compiler, sets []ast.Var) (entry, error) {
-	if len(sets) == 0 {
-		return entry{}, nil
+func orgPartOf(c *ast.Compiler, points []ast.Var, has func(ast.Var) bool) (orgPart, error) {
+	var p orgPart
+	var places []ast.Ref
+	for _, v := range points {
+		if has(v) {
+			p.sets, places = append(p.sets, v), append(places, pointRef(v))
+		}
 	}
-	var body ast.Body
-	for _, v := range sets {
-		ref := check.EntryPointRef(strings.TrimPrefix(string(v), "org_"))
-		body.Append(ast.Equality.Expr(ast.NewTerm(ref), ast.NewTerm(v)))
+	if len(places) == 0 {
+		return p, nil
 	}
-	qc := c.QueryCompiler()
-	body, err := qc.Compile(body)
-	return entry{body: body, compiler: qc}, err
+	var err error
+	p.reads, err = readsOfRules(reachable(c, places))
+	p.inForm = p.reads.has(leafSettingsDisabled) || p.reads.has(leafSettingsModelAllowed)
+	p.apart = p.inForm || p.reads.has(leafAction)
+	for l := leafCapabilityName; l < leafCount; l++ {
+		p.apart = p.apart || p.reads.has(l)
+	}
+	return p, err
 }
 
-// askOrg evaluates an organisation's policy about one question. Errors are *failure, or the context's.
+// query makes the query for some parts.
+func (c *orgCompiled) query(parts int) (orgAsked, error) {
+	var body ast.Body
+	var r reads
+	for i := range c.parts {
+		if parts&(1<<i) == 0 {
+			continue
+		}
+		r = r.and(c.parts[i].reads)
+		for _, v := range c.parts[i].sets {
+			body.Append(ast.Equality.Expr(ast.NewTerm(pointRef(v)), ast.NewTerm(v)))
+		}
+	}
+	if len(body) == 0 {
+		return orgAsked{}, nil
+	}
+	qc := c.compiler.QueryCompiler()
+	body, err := qc.Compile(body)
+	return orgAsked{entry: entry{body: body, compiler: qc}, inputs: newBuilder(r.leaves)}, err
+}
+
+// askOrg returns what an organisation's policy says about one question, each part from memory if it can. Errors are *failure, or the
+// context's.
 func (e *Engine) askOrg(ctx context.Context, act action, q *question, p *orgPolicy) (policy.Contribution, error) {
-	c := p.code
-	entry, sets := c.chat, c.chatSets
-	if act == actionTool {
-		entry, sets = c.tool, c.toolSets
+	var said [partCount]policy.Contribution
+	var keys [partCount][]byte
+	var hashes [partCount]uint64
+	var room [partCount][192]byte
+	missing := 0
+	for i := range said {
+		part := &p.code.parts[i]
+		if partsOf(act)&(1<<i) == 0 || len(part.sets) == 0 {
+			continue
+		}
+		if e.kept == nil || part.reads.all {
+			missing |= 1 << i
+			continue
+		}
+		keys[i] = part.appendKey(room[i][:0], i, act, p.id, q)
+		hashes[i] = maphash.Bytes(e.seed, keys[i])
+		if k, ok := e.parts.get(hashes[i]); ok && bytes.Equal(k.key, keys[i]) {
+			said[i] = k.verdict
+		} else {
+			missing |= 1 << i
+		}
 	}
-	if len(sets) == 0 {
-		return policy.Contribution{}, nil
+	if missing != 0 {
+		answer, err := e.evalOrg(ctx, missing, q, p)
+		if err != nil {
+			return policy.Contribution{}, err
+		}
+		for i := range said {
+			if missing&(1<<i) == 0 {
+				continue
+			}
+			if said[i], err = decodeOrg(answer, p.code.parts[i].sets); err != nil {
+				return policy.Contribution{}, &failure{kind: fault.Forbidden, code: PolicyInvalid, err: err}
+			}
+		}
+		for i := range said {
+			if missing&(1<<i) != 0 && keys[i] != nil {
+				e.parts.put(hashes[i], &kept{key: slices.Clone(keys[i]), verdict: said[i]})
+			}
+		}
 	}
+	out := said[partTurn]
+	out.Redactions, out.MaxTokens = said[partChat].Redactions, said[partChat].MaxTokens
+	out.RequireApproval = said[partCall].RequireApproval
+	out.Deny = slices.Concat(out.Deny, said[partCall].Deny)
+	if err := bounded(&out); err != nil {
+		return policy.Contribution{}, &failure{kind: fault.Forbidden, code: PolicyInvalid, err: err}
+	}
+	settle(&out, q)
+	return out, nil
+}
+
+// appendKey writes everything the part's answer can depend on: the exact policy, and what its rules read.
+func (p *orgPart) appendKey(b []byte, part int, act action, policy uint64, q *question) []byte {
+	b = binary.LittleEndian.AppendUint64(append(b, byte(part)), policy)
+	if p.apart {
+		b = append(b, byte(act))
+	}
+	if p.inForm {
+		b = q.settings.appendKey(binary.LittleEndian.AppendUint64(b, q.settings.id), q)
+	}
+	return appendLeaves(b, p.reads.leaves, q)
+}
+
+// evalOrg evaluates some parts of an organisation's policy together.
+func (e *Engine) evalOrg(ctx context.Context, parts int, q *question, p *orgPolicy) (topdown.QueryResult, error) {
 	leave, err := p.state.enter(ctx)
 	if err != nil {
-		return policy.Contribution{}, err
+		return nil, err
 	}
 	defer leave()
+	asked := &p.code.asked[parts]
 	began := e.clock()
 	f := fuel.New(fuel.Budget{Steps: e.maxSteps, Bytes: e.maxBytes, Deadline: began.Add(e.maxTime), Done: ctx.Done()}, e.clock)
-	answer, err := c.eval(ctx, entry, c.inputs.build(q), f)
+	answer, err := p.code.eval(ctx, asked.entry, asked.inputs.build(q), f)
 	now := e.clock()
 	if took := now.Sub(began); errors.Is(err, ErrBudget) || took > e.maxTime {
 		p.trip(now, took, e.maxTime)
 	}
 	switch {
 	case err == nil:
+		return answer, nil
 	case errors.Is(err, fuel.ErrStopped):
-		return policy.Contribution{}, errors.Join(ctx.Err(), err)
+		return nil, errors.Join(ctx.Err(), err)
 	case errors.Is(err, ErrBudget):
-		return policy.Contribution{}, &failure{kind: fault.Forbidden, code: PolicyBudget, err: err}
+		return nil, &failure{kind: fault.Forbidden, code: PolicyBudget, err: err}
 	case errors.Is(err, errUndefined):
-		return policy.Contribution{}, &failure{kind: fault.Forbidden, code: PolicyUndefined, err: fmt.Errorf("a rule of %v is undefined: %w", sets, err)}
-	default:
-		return policy.Contribution{}, &failure{kind: fault.Forbidden, code: PolicyError, err: err}
+		return nil, &failure{kind: fault.Forbidden, code: PolicyUndefined, err: fmt.Errorf("a contribution is undefined: %w", err)}
 	}
-	out, err := decodeOrg(answer, sets)
-	if err != nil {
-		return policy.Contribution{}, &failure{kind: fault.Forbidden, code: PolicyInvalid, err: err}
-	}
-	settle(&out, q)
-	return out, nil
+	return nil, &failure{kind: fault.Forbidden, code: PolicyError, err: err}
 }
 
 // argsRefused is the answer to a call whose arguments a policy wants to see and cannot.
@@ -516,22 +639,14 @@ var argsRefused = fault.Reason{Code: "policy_input_too_large",
 // settle works out what lists of names mean for this question.
 func settle(c *policy.Contribution, q *question) {
 	if !c.Models.Allow(q.in.Model) {
-		c.Deny = append(c.Deny, fault.Reason{Code: "model_not_allowed",
-			Message: fmt.Sprintf("The model %q is not one your organisation allows. Choose another model, or ask an administrator to allow it.", clipModel(q.in.Model))})
+		c.Deny = append(c.Deny, policy.ModelNotAllowed(q.in.Model))
 	}
 	c.Disabled = namesOf(c.Disabled, q)
 	c.RequireApproval = namesOf(c.RequireApproval, q)
 	if q.capability != nil && slices.Contains(c.Disabled, q.capability.Name) {
-		c.Deny = append(c.Deny, fault.Reason{Code: "disabled_by_policy",
+		c.Deny = append(c.Deny, fault.Reason{Code: policy.CodeDisabledByPolicy,
 			Message: fmt.Sprintf("%q is switched off by your organisation's policy. An administrator can switch it on again.", q.capability.Name)})
 	}
-}
-
-func clipModel(m string) string {
-	if r := []rune(m); len(r) > 100 {
-		return string(r[:100])
-	}
-	return m
 }
 
 // namesOf turns names and globs into the names of this question that they fit.
@@ -591,6 +706,11 @@ func decodeOrg(r topdown.QueryResult, sets []ast.Var) (c policy.Contribution, er
 			return policy.Contribution{}, err
 		}
 	}
+	return c, bounded(&c)
+}
+
+// bounded refuses an answer that is too large as a whole.
+func bounded(c *policy.Contribution) error {
 	size := 0
 	for _, d := range c.Deny {
 		size += len(d.Code) + len(d.Message)
@@ -601,9 +721,9 @@ func decodeOrg(r topdown.QueryResult, sets []ast.Var) (c policy.Contribution, er
 		}
 	}
 	if size > maxAnswer || len(c.Deny) > maxDeny {
-		return policy.Contribution{}, fmt.Errorf("the answer has %d reasons and %d bytes, at most %d and %d", len(c.Deny), size, maxDeny, maxAnswer)
+		return fmt.Errorf("the answer has %d reasons and %d bytes, at most %d and %d", len(c.Deny), size, maxDeny, maxAnswer)
 	}
-	return c, nil
+	return nil
 }
 
 func redactions(r topdown.QueryResult, where ast.Var) ([]policy.Redaction, error) {

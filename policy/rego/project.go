@@ -153,22 +153,26 @@ func (e *Engine) document(action string, in *policy.Input, called *policy.Capabi
 			d.Usage = &usageDocument{k.used.TokensToday, k.used.CostMonthUSD}
 		}
 	}
+	// Settings that are out of order decide nothing, so there is nothing to say about them.
+	st, err := e.resolver.settingsOf(d.Org.ID, in.SettingsRevision, &in.Settings)
+	off := func(name string) {
+		if err != nil {
+			return
+		}
+		if r := st.form.Capability(name, t.Role); r.Mode == policy.ModeOff {
+			d.Org.Settings.Disabled[name] = r.Pattern
+		}
+	}
 	for _, c := range in.Capabilities {
 		d.Capabilities[c.Name] = capabilityOf(c)
 		if called == nil {
-			d.Org.Settings.add(in.Settings, c.Name)
+			off(c.Name)
 		}
 	}
 	if called != nil {
-		d.Org.Settings.add(in.Settings, called.Name)
+		off(called.Name)
 	}
 	return d
-}
-
-func (s settingsDocument) add(from policy.Settings, name string) {
-	if g, ok := policy.FirstMatch(from.DisabledCapabilities, name); ok {
-		s.Disabled[name] = g
-	}
 }
 
 func capabilityOf(c policy.CapabilityInfo) attributes {

@@ -126,12 +126,75 @@ func (r reads) usage() bool { return r.has(leafUsageTokens) || r.has(leafUsageCo
 
 func (r reads) has(l leaf) bool { _, ok := slices.BinarySearch(r.leaves, l); return ok }
 
-// readsOf collects every reference to input in compiled modules, down to its first key that is not constant. It does
+// readsOf collects every reference to input in compiled modules.
+func readsOf(modules map[string]*ast.Module) (reads, error) {
+	var rules []*ast.Rule
+	for _, m := range modules {
+		rules = append(rules, m.Rules...)
+	}
+	return readsOfRules(rules)
+}
+
+// reachable returns the rules below the given places and those they refer to, down to the last. A reference counts up to its first
+// key that is not constant, so it is every rule it could mean and more.
+func reachable(c *ast.Compiler, places []ast.Ref) []*ast.Rule {
+	var out []*ast.Rule
+	seen := map[*ast.Rule]bool{}
+	add := func(rules []*ast.Rule) {
+		for _, r := range rules {
+			if !seen[r] {
+				seen[r], out = true, append(out, r)
+			}
+		}
+	}
+	everything := func() {
+		for _, m := range c.Modules {
+			add(m.Rules)
+		}
+	}
+	for _, p := range places {
+		add(c.GetRules(p))
+	}
+	var visit func(any) bool
+	walk := func(x any) { ast.NewGenericVisitor(visit).Walk(x) }
+	visit = func(x any) bool {
+		switch x := x.(type) {
+		case ast.Var:
+			if x == ast.DefaultRootDocument.Value.(ast.Var) {
+				everything()
+			}
+		case ast.Ref:
+			if len(x) == 0 || !x[0].Equal(ast.DefaultRootDocument) {
+				return false
+			}
+			prefix := ast.Ref{x[0]}
+			for _, key := range constantPrefix(x[1:]) {
+				prefix = append(prefix, ast.StringTerm(key))
+			}
+			if len(prefix) == 1 {
+				everything()
+			} else {
+				add(c.GetRules(prefix))
+			}
+			for _, t := range x[1:] {
+				walk(t)
+			}
+			return true
+		}
+		return false
+	}
+	for i := 0; i < len(out); i++ { // out grows
+		walk(out[i])
+	}
+	return out
+}
+
+// readsOfRules collects every reference to input in compiled rules, down to its first key that is not constant. It does
 // not ask whether a rule can be reached or a value matters: an over-estimate costs a cache hit, an under-estimate would
 // answer one caller with another's decision.
 //
 // A reference to a place the input never has is an error, because a refusal that waits for it would never fire.
-func readsOf(modules map[string]*ast.Module) (reads, error) {
+func readsOfRules(rules []*ast.Rule) (reads, error) {
 	var (
 		seen  [leafCount]bool
 		all   bool
@@ -160,10 +223,8 @@ func readsOf(modules map[string]*ast.Module) (reads, error) {
 		}
 		return false
 	}
-	for _, m := range modules {
-		for _, r := range m.Rules {
-			walk(r)
-		}
+	for _, r := range rules {
+		walk(r)
 	}
 	if len(bad) > 0 {
 		slices.Sort(bad)

@@ -132,7 +132,7 @@ func TestEveryLeafIsInTheKey(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			used := &spent{policy.Usage{TokensToday: 1, CostMonthUSD: "1"}, nil}
 			clock := time.Now()
-			e, err := newEngine(t.Context(), Options{Clock: func() time.Time { clock = clock.Add(time.Microsecond); return clock }, Usage: used}, stages(fmt.Sprintf(`labels := {sprintf("=%%v", [input.%s])}`, path), ""))
+			e, err := newEngine(t.Context(), Options{Clock: func() time.Time { clock = clock.Add(time.Microsecond); return clock }, Usage: used}, platformOnly(fmt.Sprintf(`labels := {sprintf("=%%v", [input.%s])}`, path)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -205,7 +205,7 @@ func related(a, b leaf) bool {
 }
 
 func TestAPolicyThatTakesTheWholeInputIsNotKept(t *testing.T) {
-	e, err := newEngine(t.Context(), Options{Clock: time.Now, Usage: &spent{}}, stages(`labels := {sprintf("%d", [count(input)])}`, ""))
+	e, err := newEngine(t.Context(), Options{Clock: time.Now, Usage: &spent{}}, platformOnly(`labels := {sprintf("%d", [count(input)])}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestAPolicyThatTakesTheWholeInputIsNotKept(t *testing.T) {
 }
 
 func TestInputDocument(t *testing.T) {
-	c, err := compile(t.Context(), stages(`labels := {sprintf("%d", [count(input)])}`, ""))
+	c, err := compile(t.Context(), platformOnly(`labels := {sprintf("%d", [count(input)])}`))
 	if err != nil {
 		t.Fatal(err)
 	}

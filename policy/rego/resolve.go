@@ -1,6 +1,7 @@
 package rego
 
 import (
+	"bytes"
 	"hash/maphash"
 	"slices"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"github.com/open-policy-agent/opa/v1/ast"
 
 	"github.com/lossless-group/gateway/policy"
+	"github.com/lossless-group/gateway/tenancy"
 )
 
 // settings are one organisation's settings at one revision, checked and made ready. Its id stands for exactly these
@@ -20,51 +22,165 @@ type settings struct {
 	revision int64
 	given    policy.Settings // as the caller gave them, for comparing; a copy
 	label    string          // Decision.Revision
-	disabled []string        // globs
-	models   policy.Models
+	form     *policy.Form
 	profile  string
 
-	last  atomic.Pointer[resolved]
+	last  [len(roleSlots) + 1]atomic.Pointer[resolved]
 	noted atomic.Bool // as a revision without Rego
 }
 
-// resolved is what the globs of an organisation switch off in one catalogue.
+// roleSlots are the roles a form can distinguish; whatever else is called a role has none of their rights.
+var roleSlots = [...]tenancy.Role{tenancy.Viewer, tenancy.Editor, tenancy.OrgAdmin, tenancy.OrgOwner, tenancy.Superuser}
+
+func roleSlot(r tenancy.Role) int {
+	for i := range roleSlots {
+		if roleSlots[i] == r {
+			return i + 1
+		}
+	}
+	return 0
+}
+
+// resolved is what the form says about one catalogue for one role.
 type resolved struct {
 	catalogue uint64
-	term      *ast.Term
+	off, ask  []string // names, sorted
+	term      func() *ast.Term
 }
 
 func (s *settings) is(org string, revision int64, given *policy.Settings) bool {
-	return s.revision == revision && s.org == org && s.given.RedactionProfile == given.RedactionProfile &&
-		slices.Equal(s.given.DisabledCapabilities, given.DisabledCapabilities) && slices.Equal(s.given.AllowedModels, given.AllowedModels)
+	return s.revision == revision && s.org == org && sameSettings(&s.given, given)
 }
 
-// disabledTerm maps each name the question is about and a glob fits to that glob. For a tool call that is the one
-// capability, also when the turn's list does not have it; for a chat turn it is the turn's list.
+func sameSettings(a, b *policy.Settings) bool {
+	return a.RedactionProfile == b.RedactionProfile && a.OnError == b.OnError && a.Limits == b.Limits &&
+		a.AuditRequired == b.AuditRequired && a.ApprovalRequiredToWiden == b.ApprovalRequiredToWiden &&
+		slices.Equal(a.DisabledCapabilities, b.DisabledCapabilities) && slices.Equal(a.AllowedModels, b.AllowedModels) &&
+		slices.EqualFunc(a.Capabilities, b.Capabilities, sameRule) && sameHours(a.WorkingHours, b.WorkingHours) && bytes.Equal(a.Redaction, b.Redaction)
+}
+
+func sameRule(a, b policy.CapabilityRule) bool {
+	return a.Pattern == b.Pattern && a.Mode == b.Mode && a.Message == b.Message && slices.Equal(a.Roles, b.Roles)
+}
+
+func sameHours(a, b *policy.WorkingHours) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.TimeZone == b.TimeZone && a.From == b.From && a.To == b.To && a.Message == b.Message &&
+		slices.Equal(a.Days, b.Days) && slices.Equal(a.Roles, b.Roles)
+}
+
+// copySettings copies what a caller may change afterwards.
+func copySettings(s *policy.Settings) policy.Settings {
+	out := *s
+	out.DisabledCapabilities, out.AllowedModels = slices.Clone(s.DisabledCapabilities), slices.Clone(s.AllowedModels)
+	out.Capabilities, out.Redaction = slices.Clone(s.Capabilities), slices.Clone(s.Redaction)
+	for i := range out.Capabilities {
+		out.Capabilities[i].Roles = slices.Clone(out.Capabilities[i].Roles)
+	}
+	if s.WorkingHours != nil {
+		h := *s.WorkingHours
+		h.Days, h.Roles = slices.Clone(h.Days), slices.Clone(h.Roles)
+		out.WorkingHours = &h
+	}
+	return out
+}
+
+// resolve returns what the form says about the question's catalogue. A person's turns have the same capabilities again and again,
+// so the last answer for a role is nearly always the next one.
+func (s *settings) resolve(role tenancy.Role, cat *catalogue) *resolved {
+	slot := 0
+	if s.form.ByRole() {
+		slot = roleSlot(role)
+	}
+	if r := s.last[slot].Load(); r != nil && r.catalogue == cat.id {
+		return r
+	}
+	r := &resolved{catalogue: cat.id}
+	patterns := ast.NewObject()
+	for i := range cat.list {
+		name := cat.list[i].Name
+		switch ruling := s.form.Capability(name, role); ruling.Mode {
+		case policy.ModeOff:
+			r.off = append(r.off, name)
+			patterns.Insert(ast.StringTerm(name), ast.StringTerm(ruling.Pattern))
+		case policy.ModeAsk:
+			r.ask = append(r.ask, name)
+		}
+	}
+	// A list that is not sorted or names one twice still gives sets.
+	r.off, r.ask = policy.Union(r.off, nil), policy.Union(r.ask, nil)
+	r.term = sync.OnceValue(func() *ast.Term { return ast.NewTerm(patterns) })
+	s.last[slot].Store(r)
+	return r
+}
+
+// disabledTerm maps each name the question is about and the form switches off to the pattern that does. For a tool call that is the
+// one capability, also when the turn's list does not have it; for a chat turn it is the turn's list.
 func (s *settings) disabledTerm(q *question) *ast.Term {
-	if len(s.disabled) == 0 {
+	if !s.form.HasRows() {
 		return ast.InternedEmptyObject
 	}
 	if q.capability != nil {
-		if g, ok := policy.FirstMatch(s.disabled, q.capability.Name); ok {
-			return ast.ObjectTerm(ast.Item(ast.StringTerm(q.capability.Name), ast.StringTerm(g)))
+		if r := s.form.Capability(q.capability.Name, q.in.Tenant.Role); r.Mode == policy.ModeOff {
+			return ast.ObjectTerm(ast.Item(ast.StringTerm(q.capability.Name), ast.StringTerm(r.Pattern)))
 		}
 		return ast.InternedEmptyObject
 	}
-	// A person's turns have the same capabilities again and again, so the last answer is nearly always the next one.
-	if r := s.last.Load(); r != nil && r.catalogue == q.catalogue.id {
-		return r.term
+	return s.resolve(q.in.Tenant.Role, q.catalogue).term()
+}
+
+// contribution is what the organisation's settings say about a question.
+func (s *settings) contribution(q *question) policy.Contribution {
+	in := q.in
+	role := in.Tenant.Role
+	c := policy.Contribution{
+		Deny: s.form.Turn(in.Time, role, in.Model), Models: s.form.Models(), MaxTokens: s.form.Settings().Limits.MaxTokens, Profile: s.profile,
 	}
-	o := ast.NewObject()
-	for i := range q.catalogue.list {
-		name := q.catalogue.list[i].Name
-		if g, ok := policy.FirstMatch(s.disabled, name); ok {
-			o.Insert(ast.StringTerm(name), ast.StringTerm(g))
+	if q.capability == nil {
+		if s.form.HasRows() {
+			r := s.resolve(role, q.catalogue)
+			c.Disabled, c.RequireApproval = r.off, r.ask
 		}
+		return c
 	}
-	t := ast.NewTerm(o)
-	s.last.Store(&resolved{catalogue: q.catalogue.id, term: t})
-	return t
+	name := q.capability.Name
+	c.Deny = append(c.Deny, s.form.Call(name, role, q.step)...)
+	switch s.form.Capability(name, role).Mode {
+	case policy.ModeOff:
+		c.Disabled = []string{name}
+	case policy.ModeAsk:
+		c.RequireApproval = []string{name}
+	}
+	return c
+}
+
+// appendKey writes what contribution depends on beyond the settings themselves.
+func (s *settings) appendKey(b []byte, q *question) []byte {
+	in := q.in
+	if s.form.ByRole() {
+		b = append(b, byte(roleSlot(in.Tenant.Role)))
+	}
+	if s.form.Models().Restricted() {
+		b = appendString(b, in.Model)
+	}
+	if s.form.HasHours() {
+		b = appendBool(b, s.form.Open(in.Time, in.Tenant.Role))
+	}
+	if q.capability == nil {
+		if s.form.HasRows() {
+			b = appendCatalogue(b, q.catalogue)
+		}
+		return b
+	}
+	if s.form.HasRows() {
+		b = appendString(b, q.capability.Name)
+	}
+	if s.form.Settings().Limits.MaxRounds > 0 {
+		b = appendInt(b, int64(q.step))
+	}
+	return b
 }
 
 // catalogue is one list of capabilities, kept because thousands of turns share few lists.
@@ -115,33 +231,30 @@ func newResolver(platform string, seed maphash.Seed) (*resolver, error) {
 func (r *resolver) settingsOf(org string, revision int64, given *policy.Settings) (*settings, error) {
 	// The contents are in the hash as well, so that a draft that is being tried does not push out the live settings.
 	h := mix(maphash.String(r.seed, org), uint64(revision))
-	h = r.hashAll(h, given.DisabledCapabilities)
-	h = r.hashAll(h, given.AllowedModels)
-	h = mix(h, maphash.String(r.seed, given.RedactionProfile))
+	h = r.hashSome(h, given.DisabledCapabilities)
+	h = r.hashSome(h, given.AllowedModels)
+	h = mix(mix(h, uint64(len(given.Capabilities))), maphash.String(r.seed, given.RedactionProfile))
+	for i := range given.Capabilities[:min(len(given.Capabilities), hashed)] {
+		h = mix(mix(h, maphash.String(r.seed, given.Capabilities[i].Pattern)), maphash.String(r.seed, given.Capabilities[i].Mode))
+	}
 	if s, ok := r.settings.get(h); ok && s.is(org, revision, given) {
 		return s, nil
 	}
-	normal, err := policy.NormalizeSettings(*given)
+	form, err := policy.NewForm(*given)
 	if err != nil {
 		return nil, err
-	}
-	profile := normal.RedactionProfile
-	if profile == "" {
-		profile = policy.DefaultProfile
 	}
 	s := &settings{
 		id:       r.ids.Add(1),
 		org:      org,
 		revision: revision,
-		given: policy.Settings{
-			DisabledCapabilities: slices.Clone(given.DisabledCapabilities),
-			AllowedModels:        slices.Clone(given.AllowedModels),
-			RedactionProfile:     given.RedactionProfile,
-		},
+		given:    copySettings(given),
 		label:    revisionLabel(r.platform, revision),
-		disabled: normal.DisabledCapabilities,
-		models:   normal.AllowedBy(),
-		profile:  profile,
+		form:     form,
+		profile:  form.Settings().RedactionProfile,
+	}
+	if s.profile == "" {
+		s.profile = policy.DefaultProfile
 	}
 	r.settings.put(h, s)
 	return s, nil
@@ -150,9 +263,12 @@ func (r *resolver) settingsOf(org string, revision int64, given *policy.Settings
 // mix is enough because its parts are hashes already, and whoever finds a value by the result compares contents.
 func mix(h, part uint64) uint64 { return (h ^ part) * 0x9E3779B97F4A7C15 }
 
-func (r *resolver) hashAll(h uint64, list []string) uint64 {
+// hashed is how many entries of a list are in a hash: enough to tell lists apart that occur, and no more to pay for on every question.
+const hashed = 16
+
+func (r *resolver) hashSome(h uint64, list []string) uint64 {
 	h = mix(h, uint64(len(list)))
-	for _, s := range list {
+	for _, s := range list[:min(len(list), hashed)] {
 		h = mix(h, maphash.String(r.seed, s))
 	}
 	return h
@@ -164,8 +280,13 @@ func revisionLabel(platform string, settings int64) string {
 
 func (r *resolver) catalogueOf(list []policy.CapabilityInfo) *catalogue {
 	h := uint64(len(list))
+	// Lists of many differ in their tails or in their lengths more often than in between.
 	for i := range list {
-		h = mix(mix(h, maphash.String(r.seed, list[i].Name)), uint64(list[i].Tier))
+		if i < hashed/2 || i >= len(list)-hashed/2 {
+			h = mix(mix(h, maphash.String(r.seed, list[i].Name)), uint64(list[i].Tier))
+		} else {
+			h = mix(h, uint64(len(list[i].Name))<<8|uint64(list[i].Tier))
+		}
 	}
 	if c, ok := r.catalogues.get(h); ok && slices.Equal(c.list, list) {
 		return c

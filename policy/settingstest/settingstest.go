@@ -24,6 +24,13 @@ var (
 	start = time.Date(2026, 11, 3, 10, 0, 0, 0, time.UTC)
 )
 
+// everySetting uses each member a settings document can have.
+const everySetting = `{"disabled_capabilities":["browser"],"allowed_models":["claude-*"],"redaction_profile":"strict",
+ "capabilities":{"deck.export":{"mode":"allow","roles":["org_owner"],"message":"Ask an owner: <é>."},"slide.*":{"mode":"ask"}},
+ "limits":{"max_tokens":2048,"max_rounds":5},
+ "working_hours":{"time_zone":"Europe/Berlin","days":["mon","fri"],"from":"22:00","to":"06:00","message":"Closed.","roles":["org_admin"]},
+ "on_error":"deny","audit_required":true,"approval_required_to_widen":true,"redaction":{"entities":{"EMAIL_ADDRESS":"mask","JWT":"mask"}}}`
+
 // Run checks a store. open returns an empty one; it is called once per test.
 func Run(t *testing.T, open func(t *testing.T) policy.SettingsStore) {
 	t.Run("nothing saved is revision 0", func(t *testing.T) {
@@ -85,6 +92,38 @@ func Run(t *testing.T, open func(t *testing.T) policy.SettingsStore) {
 		wg.Wait()
 		if wins.Load() != 1 {
 			t.Errorf("%d winners, want 1", wins.Load())
+		}
+	})
+	t.Run("every setting comes back as it went in", func(t *testing.T) {
+		s := open(t)
+		want, err := policy.ParseSettings([]byte(everySetting))
+		must(t, err)
+		doc, err := json.Marshal(want)
+		must(t, err)
+		_, err = s.PutSettings(t.Context(), acme, 0, doc, "ann", start)
+		must(t, err)
+		// A patch of one member leaves the others as they are.
+		stored, err := s.Settings(t.Context(), acme)
+		must(t, err)
+		current, err := policy.ParseSettings(stored.JSON)
+		must(t, err)
+		if d := cmp.Diff(want, current); d != "" {
+			t.Error(d)
+		}
+		current, err = policy.PatchSettings(current, []byte(`{"capabilities":{"slide.*":null},"redaction":{"entities":{"EMAIL_ADDRESS":"block"}}}`))
+		must(t, err)
+		doc, err = json.Marshal(current)
+		must(t, err)
+		_, err = s.PutSettings(t.Context(), acme, stored.Revision, doc, "ann", start)
+		must(t, err)
+		stored, err = s.Settings(t.Context(), acme)
+		must(t, err)
+		got, err := policy.ParseSettings(stored.JSON)
+		must(t, err)
+		want.Capabilities = want.Capabilities[:1]
+		want.Redaction = json.RawMessage(`{"entities":{"EMAIL_ADDRESS":"block","JWT":"mask"}}`)
+		if d := cmp.Diff(want, got); d != "" {
+			t.Error(d)
 		}
 	})
 	t.Run("no organisation is refused", func(t *testing.T) {

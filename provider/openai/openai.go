@@ -146,6 +146,9 @@ func (p *Provider) Dialect() wire.Dialect {
 // NeedsKey reports whether a call without a key is refused.
 func (p *Provider) NeedsKey() bool { return !p.preset.KeyOptional }
 
+// TakesKey is true: a call that has a key sends it, also where none is needed.
+func (p *Provider) TakesKey() bool { return true }
+
 // Open sends the request and returns once the provider has accepted it. Its errors are those of provider.Provider, and
 // unsupported_parameter (kind Invalid) for a body that asks for what the provider cannot do. The stream has a method
 // Losses() []chat.Loss, which tells what of the body the provider does not take and was left out.

@@ -1,6 +1,10 @@
 package anthropic
 
-import "github.com/lossless-group/gateway/chat"
+import (
+	"strings"
+
+	"github.com/lossless-group/gateway/chat"
+)
 
 // maxTokenCount is the largest count of tokens that can be true of one call.
 const maxTokenCount = 1_000_000_000
@@ -9,11 +13,15 @@ const maxTokenCount = 1_000_000_000
 type usage struct {
 	input, read, write, write5m, write1h, output, reasoning, searches int64
 
+	tier, speed, geo string // how the call was served, in the provider's words
+
 	told bool // any count was told
 	odd  bool // a count was negative, absurd or no whole number, and was ignored
 }
 
-func newUsage() usage { return usage{-1, -1, -1, -1, -1, -1, -1, -1, false, false} }
+func newUsage() usage {
+	return usage{input: -1, read: -1, write: -1, write5m: -1, write1h: -1, output: -1, reasoning: -1, searches: -1}
+}
 
 // scan takes over every count of the usage object at s. What is null or missing keeps its value.
 func (u *usage) scan(s *scanner) {
@@ -31,6 +39,12 @@ func (u *usage) scan(s *scanner) {
 			u.field(s, &u.write)
 		case "output_tokens":
 			u.field(s, &u.output)
+		case "service_tier":
+			u.term(s, &u.tier)
+		case "speed":
+			u.term(s, &u.speed)
+		case "inference_geo":
+			u.term(s, &u.geo)
 		case "cache_creation":
 			u.inner(s, "ephemeral_5m_input_tokens", &u.write5m, "ephemeral_1h_input_tokens", &u.write1h)
 		case "output_tokens_details":
@@ -41,6 +55,20 @@ func (u *usage) scan(s *scanner) {
 			s.value()
 		}
 	})
+}
+
+// term takes over a word for how the call was served; the ordinary ones are not kept.
+func (u *usage) term(s *scanner, to *string) {
+	at := s.value()
+	if s.err != nil {
+		return
+	}
+	switch lit := at.In(s.b); string(lit) {
+	case "null", `"standard"`, `"default"`, `"not_available"`, `"global"`:
+		*to = ""
+	default:
+		*to = strings.Trim(string(lit), `"`)
+	}
 }
 
 func (u *usage) inner(s *scanner, nameA string, a *int64, nameB string, b *int64) {
@@ -106,5 +134,6 @@ func (u *usage) normal() chat.Usage {
 		n.CacheWrite5m += rest
 	}
 	n.Reasoning = min(n.Reasoning, n.Output)
+	n.Terms = chat.Terms{ServiceTier: chat.Term(u.tier), Speed: chat.Term(u.speed), Geo: chat.Term(u.geo)}
 	return n
 }

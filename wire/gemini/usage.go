@@ -14,6 +14,10 @@ const maxTokenCount = 1_000_000_000
 type usage struct {
 	prompt, cached, candidates, thoughts, toolUse, searches int64
 
+	audioIn, imageIn, audioOut, imageOut, audioCached, imageCached int64
+
+	traffic string // how the call was served, in the provider's words
+
 	told bool // any count was told
 	odd  bool // a count was negative, absurd or no whole number, and was ignored
 }
@@ -36,10 +40,62 @@ func (u *usage) scan(s *jsonscan.Scanner) {
 			u.field(s, &u.thoughts)
 		case "toolUsePromptTokenCount":
 			u.field(s, &u.toolUse)
+		case "promptTokensDetails":
+			u.modalities(s, &u.audioIn, &u.imageIn)
+		case "cacheTokensDetails":
+			u.modalities(s, &u.audioCached, &u.imageCached)
+		case "candidatesTokensDetails":
+			u.modalities(s, &u.audioOut, &u.imageOut)
+		case "trafficType":
+			u.traffic = s.String()
 		default:
 			s.Value()
 		}
 	})
+}
+
+// modalities reads a list of counts by modality, of which those are kept that have prices of their own.
+func (u *usage) modalities(s *jsonscan.Scanner, audio, image *int64) {
+	s.Elements(func(int) {
+		to := (*int64)(nil)
+		at := s.I
+		s.Members(func(name []byte) { // the tag first: nothing says which of the two comes first
+			if string(name) != "modality" {
+				s.Value()
+				return
+			}
+			switch string(s.Value().In(s.B)) {
+			case `"AUDIO"`:
+				to = audio
+			case `"IMAGE"`:
+				to = image
+			}
+		})
+		if to == nil || s.Err != nil {
+			return
+		}
+		again := jsonscan.Scanner{B: s.B[:s.I], I: at}
+		again.Members(func(name []byte) {
+			if string(name) != "tokenCount" {
+				again.Value()
+				return
+			}
+			u.field(&again, to)
+		})
+	})
+}
+
+// tier is the service tier that the kind of traffic means.
+func (u *usage) tier() string {
+	switch u.traffic {
+	case "PROVISIONED_THROUGHPUT":
+		return "provisioned"
+	case "ON_DEMAND_PRIORITY":
+		return "priority"
+	case "ON_DEMAND_FLEX":
+		return "flex"
+	}
+	return ""
 }
 
 func (u *usage) field(s *jsonscan.Scanner, to *int64) {
@@ -59,9 +115,15 @@ func (u *usage) field(s *jsonscan.Scanner, to *int64) {
 // provider are input, and thoughts are output.
 func (u *usage) normal() chat.Usage {
 	read := min(u.cached, u.prompt)
-	return chat.Usage{
+	n := chat.Usage{
 		Input: u.prompt - read + u.toolUse, CacheRead: read, Output: u.candidates + u.thoughts, Reasoning: u.thoughts, Searches: u.searches,
+		Terms: chat.Terms{ServiceTier: u.tier()},
 	}
+	n.InputAudio, n.OutputAudio = min(u.audioIn, n.InputTotal()), min(u.audioOut, n.Output)
+	n.InputImage, n.OutputImage = min(u.imageIn, n.InputTotal()-n.InputAudio), min(u.imageOut, n.Output-n.OutputAudio)
+	n.CacheReadAudio = min(u.audioCached, read, n.InputAudio)
+	n.CacheReadImage = min(u.imageCached, read-n.CacheReadAudio, n.InputImage)
+	return n
 }
 
 // appendUsage writes the usageMetadata of u.

@@ -153,6 +153,8 @@ func wholeChat(out *chat.Event, u *usage) (ok bool) {
 			out.Model = s.String()
 		case "usage":
 			u.scan(&s)
+		case "service_tier":
+			u.served(&s)
 		case "choices":
 			s.Elements(func(n int) {
 				if n > 0 {
@@ -331,6 +333,8 @@ func wholeResponse(out *chat.Event, u *usage) bool {
 			status = s.String()
 		case "usage":
 			u.scan(&s)
+		case "service_tier":
+			u.served(&s)
 		case "output":
 			object = s.Space() == '['
 			s.Elements(func(int) {

@@ -80,6 +80,9 @@ func (c *chunk) read(data []byte, u *usage) bool {
 				c.failure = at
 			}
 			c.odd = true // clients take the key alone for an error
+		case "service_tier":
+			u.served(&s)
+			c.extras = append(c.extras, jsonscan.Range{Start: k.Start, End: s.I})
 		case "x_groq":
 			c.extraUsage(&s, u)
 			c.extras = append(c.extras, jsonscan.Range{Start: k.Start, End: s.I})

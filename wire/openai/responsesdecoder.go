@@ -68,10 +68,10 @@ func (d *responsesDecoder) push(ev chat.Event) { d.queue = append(d.queue, ev) }
 
 // responseEvent is what one typed event says.
 type responseEvent struct {
-	kind                        string
-	output, content, summary    int
-	delta, text, args, itemID   piece
-	item, response, part, embed jsonscan.Range
+	kind                     string
+	output, content, summary int
+	delta, text, args        piece
+	item, response, part     jsonscan.Range
 }
 
 func (d *responsesDecoder) event(ev sse.Event) {
@@ -325,6 +325,8 @@ func (d *responsesDecoder) response(raw []byte) (id, model string) {
 			model = s.String()
 		case "usage":
 			d.usage.scan(&s)
+		case "service_tier":
+			d.usage.served(&s)
 		default:
 			s.Value()
 		}
@@ -401,8 +403,8 @@ func (d *responsesDecoder) fail(e *responseEvent, data []byte) {
 
 // item is what the gateway needs to know of an output item.
 type item struct {
-	kind, id, callID, name, args, thinking, sealed, phase string
-	content                                               jsonscan.Range
+	kind, id, callID, name, args, thinking, sealed string
+	content                                        jsonscan.Range
 }
 
 func readItem(raw []byte) (it item) {

@@ -340,6 +340,7 @@ func TestWholeAnswers(t *testing.T) {
 				}
 				m := asm.Message()
 				u, _ := d.Usage()
+				u.Terms = chat.Terms{} // how the maker served it, and for how much, is not said again
 				whole.Message, whole.Usage = &m, &u
 				body := AppendAnswer(nil, p, Answer{ID: "i", Model: "m", Created: 1, Producer: spoken[f.Wire]}, whole)
 				got, err := DecodeAnswer(p, append([]byte("\n \n"), body...))

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/lossless-group/gateway/chat"
 	"github.com/lossless-group/gateway/jsonscan"
@@ -15,11 +16,17 @@ const maxTokenCount = 1_000_000_000
 type usage struct {
 	prompt, cached, written, writtenLong, completion, reasoning, total, audioIn, audioOut, searches int64
 
+	imageIn, imageOut, cachedAudio, cachedImage, citation, beside int64 // 0 is not told; beside is reasoning that the completion leaves out
+
+	tier, cost string // as the provider said; cost is a decimal in USD
+
 	told bool // any count was told
 	odd  bool // a count was negative, absurd or no whole number, and was ignored
 }
 
-func newUsage() usage { return usage{-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, false, false} }
+func newUsage() usage {
+	return usage{prompt: -1, cached: -1, written: -1, writtenLong: -1, completion: -1, reasoning: -1, total: -1, audioIn: -1, audioOut: -1, searches: -1}
+}
 
 // scan takes over every count of the usage object at s. What is null or missing keeps its value.
 func (u *usage) scan(s *jsonscan.Scanner) {
@@ -31,8 +38,16 @@ func (u *usage) scan(s *jsonscan.Scanner) {
 			u.field(s, &u.completion)
 		case "total_tokens":
 			u.field(s, &u.total)
-		case "prompt_cache_hit_tokens":
+		case "prompt_cache_hit_tokens", "cached_tokens":
 			u.field(s, &u.cached)
+		case "citation_tokens":
+			u.field(s, &u.citation)
+		case "reasoning_tokens":
+			u.field(s, &u.beside)
+		case "cost":
+			u.money(s, 0)
+		case "cost_in_usd_ticks":
+			u.money(s, tickDigits)
 		case "num_search_queries":
 			u.field(s, &u.searches)
 		case "prompt_tokens_details", "input_tokens_details":
@@ -52,6 +67,19 @@ func (u *usage) scan(s *jsonscan.Scanner) {
 					})
 				case "audio_tokens":
 					u.field(s, &u.audioIn)
+				case "image_tokens":
+					u.field(s, &u.imageIn)
+				case "cached_tokens_details":
+					s.Members(func(name []byte) {
+						switch string(name) {
+						case "audio_tokens":
+							u.field(s, &u.cachedAudio)
+						case "image_tokens":
+							u.field(s, &u.cachedImage)
+						default:
+							s.Value()
+						}
+					})
 				default:
 					s.Value()
 				}
@@ -63,6 +91,8 @@ func (u *usage) scan(s *jsonscan.Scanner) {
 					u.field(s, &u.reasoning)
 				case "audio_tokens":
 					u.field(s, &u.audioOut)
+				case "image_tokens":
+					u.field(s, &u.imageOut)
 				default:
 					s.Value()
 				}
@@ -86,6 +116,51 @@ func (u *usage) field(s *jsonscan.Scanner, to *int64) {
 	*to, u.told = n, true
 }
 
+// served takes over the service tier, which stands beside the usage and often in every chunk; the ordinary ones are not kept.
+func (u *usage) served(s *jsonscan.Scanner) {
+	at := s.Value()
+	if s.Err != nil {
+		return
+	}
+	switch lit := at.In(s.B); string(lit) {
+	case "null", `"default"`, `"auto"`, `"standard"`, `"on_demand"`:
+		u.tier = ""
+	default:
+		u.tier = strings.Trim(string(lit), `"`)
+	}
+}
+
+// tickDigits is how many decimals of a dollar a tick is: 10^10 of them make one.
+const tickDigits = 10
+
+// money takes over an amount the provider says the call cost: a plain decimal with at most 12 decimals, or a whole number of 10^-shift USD.
+// Anything else, such as an exponent, is not kept; the table of prices remains.
+func (u *usage) money(s *jsonscan.Scanner, shift int) {
+	at := s.Value()
+	if s.Err != nil {
+		return
+	}
+	text := string(at.In(s.B))
+	whole, decimals, fraction := strings.Cut(text, ".")
+	if len(whole) > 18 || len(decimals) > 18 || strings.Trim(whole+decimals, "0123456789") != "" || whole == "" || fraction && decimals == "" {
+		return
+	}
+	if shift > 0 {
+		if fraction {
+			return
+		}
+		whole = strings.Repeat("0", max(0, shift+1-len(whole))) + whole
+		whole, decimals = whole[:len(whole)-shift], whole[len(whole)-shift:]
+	}
+	decimals = strings.TrimRight(decimals, "0")
+	if len(decimals) > 12 {
+		decimals = decimals[:12]
+	}
+	if u.cost = whole; decimals != "" {
+		u.cost += "." + decimals
+	}
+}
+
 // normal is the usage in disjoint buckets. Cache writes whose lifetime was not told count as the shorter one. A
 // completion that leaves its reasoning out, as the total shows, is completed.
 func (u *usage) normal() chat.Usage {
@@ -101,8 +176,17 @@ func (u *usage) normal() chat.Usage {
 	if n.Reasoning > 0 && u.total == prompt+n.Output+n.Reasoning {
 		n.Output += n.Reasoning
 	}
+	if u.citation > 0 { // who tells citations tells them, and the reasoning, beside the completion
+		n.Citation = u.citation
+		n.Output += u.citation + u.beside
+		n.Reasoning += u.beside
+	}
 	n.Reasoning = min(n.Reasoning, n.Output)
 	n.InputAudio, n.OutputAudio = min(max(0, u.audioIn), prompt), min(max(0, u.audioOut), n.Output)
+	n.InputImage, n.OutputImage = min(u.imageIn, prompt-n.InputAudio), min(u.imageOut, n.Output-n.OutputAudio)
+	n.CacheReadAudio = min(u.cachedAudio, n.CacheRead, n.InputAudio)
+	n.CacheReadImage = min(u.cachedImage, n.CacheRead-n.CacheReadAudio, n.InputImage)
+	n.Terms = chat.Terms{ServiceTier: chat.Term(u.tier), Cost: u.cost}
 	return n
 }
 

@@ -311,7 +311,7 @@ func FromFixture(f fixtures.Fixture) Script {
 }
 
 // Answer is the answer that says text: a stream when r asks for one, else whole. It bills a token for every four bytes of
-// the request and of text.
+// the request and of text. A question how many tokens a request has is answered with that number.
 func Answer(r Request, text string) Script {
 	var ask struct {
 		Model  string `json:"model"`
@@ -319,6 +319,9 @@ func Answer(r Request, text string) Script {
 	}
 	_ = json.Unmarshal(r.Body, &ask) // a request that cannot be read gets a whole answer
 	in, out := len(r.Body)/4+1, len(text)/4+1
+	if strings.HasSuffix(r.Path, "/count_tokens") {
+		return Script{Header: http.Header{"Content-Type": {"application/json"}}, Body: fmt.Appendf(nil, `{"input_tokens":%d}`, in)}
+	}
 	if ask.Stream {
 		return Stream(ask.Model, in, out, text)
 	}

@@ -29,7 +29,11 @@ func TestAuthorAgreesWithTheEngine(t *testing.T) {
 		"names":      "package org.policy\n\ndisabled_capabilities contains name if {\n\tsome name, c in input.capabilities\n\tc.kind == \"mutate\"\n\tinput.user.role == \"viewer\"\n}\n\nlabels contains input.request.model\n",
 		"no rules":   "package org.policy\n\nhelper := 1\n",
 	}
-	settings := []policy.Settings{{}, {DisabledCapabilities: []string{"slide.*"}}, {AllowedModels: []string{"claude-*"}}}
+	settings := []policy.Settings{{}, {DisabledCapabilities: []string{"slide.*"}}, {AllowedModels: []string{"claude-*"}},
+		form(t, `{"capabilities": {"deck.export": {"mode": "allow", "roles": ["org_admin"], "message": "Ask Kim."}, "slide.*": {"mode": "ask", "roles": ["editor"]}}, "limits": {"max_tokens": 50, "max_rounds": 2}}`).Settings,
+		form(t, `{"disabled_capabilities": ["deck.*"], "capabilities": {"deck.export": {"mode": "ask"}}, "working_hours": {"days": ["mon"], "from": "22:00", "to": "06:00", "roles": ["org_admin"]}}`).Settings,
+		form(t, `{"working_hours": {"time_zone": "Asia/Tokyo", "from": "08:30", "to": "18:00"}}`).Settings,
+	}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	pick := func(list ...string) string { return list[rnd.IntN(len(list))] }
 	capabilities := []policy.CapabilityInfo{
@@ -53,6 +57,7 @@ func TestAuthorAgreesWithTheEngine(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				p.clock = func() time.Time { return time.Unix(0, 0) } // a busy machine is no difference between the two
 				for range 40 {
 					in := policy.Input{
 						Time: time.Date(2026, 11, 30, rnd.IntN(24), 0, 0, 0, time.UTC), Settings: s.Settings, SettingsRevision: revision, Files: s.Files, SourceSHA: sha,
@@ -61,7 +66,7 @@ func TestAuthorAgreesWithTheEngine(t *testing.T) {
 						Surface: chat.SurfaceAgent, Model: pick("claude-opus-4-1", "claude-haiku-4-5", "gpt-5"), Provider: "anthropic", KeySource: "org",
 						ProjectKind: pick("", "2", "deck"), HasImages: rnd.IntN(2) == 0, Messages: rnd.IntN(50), Capabilities: capabilities,
 					}
-					tool := policy.ToolInput{Input: in, Capability: capabilities[rnd.IntN(2)], Args: []byte(fmt.Sprintf(`{"n":%d}`, rnd.IntN(6)))}
+					tool := policy.ToolInput{Input: in, Capability: capabilities[rnd.IntN(2)], Step: rnd.IntN(5), Args: []byte(fmt.Sprintf(`{"n":%d}`, rnd.IntN(6)))}
 					asTool := rnd.IntN(2) == 0
 					var live policy.Decision
 					var liveErr error
@@ -76,6 +81,7 @@ func TestAuthorAgreesWithTheEngine(t *testing.T) {
 					if err != nil {
 						t.Fatalf("%s: %v", raw, err)
 					}
+					q.at = in.Time // as a line of the log has it
 					got := p.ask(t.Context(), q)
 					if got.verdict.Allow != (live.Allow && liveErr == nil) {
 						t.Fatalf("%s\nauthor %+v (%+v)\nengine %+v (%v)", raw, got.verdict, got.err, live, liveErr)

@@ -42,11 +42,20 @@ type Options struct {
 	Sandbox Sandbox
 }
 
+// Names are what a gateway has, for warnings about text that names something else.
+type Names interface {
+	Capabilities() []string
+	Models() []string // ids, or globs
+}
+
 // Author answers questions about policies. It is safe for concurrent use and holds no policy.
 type Author struct {
+	names   Names // nil: nothing is known
 	clock   func() time.Time
 	sandbox Sandbox
-	replays *semaphore.Weighted
+
+	redactions Redactions
+	replays    *semaphore.Weighted
 }
 
 // atOnce is how many replays run at once: they are the one thing here that takes a core for seconds.
@@ -58,7 +67,14 @@ func New(o Options) (*Author, error) {
 		return nil, fault.New(fault.Internal, "author.New", "config", "Authoring policies needs a clock and a sandbox.")
 	}
 	fuel.Install()
-	return &Author{clock: o.Clock, sandbox: o.Sandbox, replays: semaphore.NewWeighted(atOnce)}, nil
+	return &Author{clock: o.Clock, sandbox: o.Sandbox, redactions: plain{}, replays: semaphore.NewWeighted(atOnce)}, nil
+}
+
+// Knowing returns an Author that also warns of text which names no capability and no model of a gateway.
+func (a *Author) Knowing(n Names) *Author {
+	b := *a
+	b.names = n
+	return &b
 }
 
 // Lint checks files in this process: all gates, the type checker and the lints. It never fails; trouble is in the report.
@@ -66,7 +82,11 @@ func (a *Author) Lint(ctx context.Context, files []policy.File) policy.CheckRepo
 	if len(files) == 0 {
 		return policy.CheckReport{OK: true, Diagnostics: []policy.Diagnostic{}, Entrypoints: map[string]bool{}, Builtins: []string{}}
 	}
-	return checkReport(check.Check(ctx, checkFiles(files), check.Limits{}))
+	var known check.Known
+	if a.names != nil {
+		known = check.Known{Capabilities: a.names.Capabilities(), Models: a.names.Models()}
+	}
+	return checkReport(check.CheckKnown(ctx, checkFiles(files), check.Limits{}, known))
 }
 
 // Check is Lint, and, when that found no error, a compilation in the sandbox. Faults: those of policy.NormalizeSource, and those of
@@ -74,6 +94,9 @@ func (a *Author) Lint(ctx context.Context, files []policy.File) policy.CheckRepo
 func (a *Author) Check(ctx context.Context, s policy.Source) (policy.CheckReport, error) {
 	s, err := policy.NormalizeSource(s)
 	if err != nil {
+		return policy.CheckReport{}, err
+	}
+	if err := a.checkRedaction(s.Settings); err != nil {
 		return policy.CheckReport{}, err
 	}
 	r := a.Lint(ctx, s.Files)

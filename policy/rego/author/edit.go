@@ -1,9 +1,11 @@
 package author
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -40,6 +42,7 @@ type cursor struct {
 	from   int    // column the word begins at, from 1
 	head   bool   // nothing but the word stands before the cursor
 	offset int    // bytes from the start of the file
+	file   policy.File
 }
 
 func wordByte(b byte) bool {
@@ -73,6 +76,7 @@ func locate(s policy.Source, at policy.Position) (cursor, error) {
 		end++
 	}
 	c := cursor{line: line, before: line[start:col], word: line[start:end], from: len([]rune(line[:start])) + 1, head: strings.TrimSpace(line[:start]) == "" && start == 0}
+	c.file = s.Files[i]
 	for _, l := range lines[:at.Line-1] {
 		c.offset += len(l) + 1
 	}
@@ -96,16 +100,31 @@ func (a *Author) Complete(_ context.Context, s policy.Source, at policy.Position
 			out = append(out, x)
 		}
 	}
-	if strings.HasPrefix(c.before, "input.") {
-		path := strings.Split(c.before, ".")
-		base := strings.Join(path[:len(path)-1], ".")
+	full := expand(c.file, c.before)
+	if strings.HasPrefix(full, "input.") || strings.HasPrefix(full, settingsInData+".") {
+		path := strings.Split(inInput(full), ".")
+		base := c.before[:strings.LastIndexByte(c.before, '.')+1]
 		p := inputSchema().at(path[1 : len(path)-1])
 		if p == nil {
 			return out, nil
 		}
 		for _, name := range slices.Sorted(maps.Keys(p.fields)) {
-			f := p.fields[name]
-			add(policy.Completion{Label: base + "." + name, Kind: "input", Detail: f.describe(), Doc: f.doc})
+			x := policy.Completion{Label: base + name, Kind: "input", Detail: p.fields[name].describe(), Doc: p.fields[name].doc}
+			if !strings.HasPrefix(full, "input.") {
+				x.Insert = strings.Join(path[:len(path)-1], ".") + "." + name // which is where it is
+			}
+			add(x)
+		}
+		return out, nil
+	}
+	if strings.HasPrefix(full, "data") {
+		for _, r := range ruleNames(s.Files) {
+			if path := r.path(); strings.HasPrefix(path, full) {
+				add(policy.Completion{Label: c.before + path[len(full):], Kind: "rule", Detail: fmt.Sprintf("%s:%d", r.file, r.line), Doc: r.comment})
+			}
+		}
+		if rest, ok := strings.CutPrefix(settingsInData, full); ok {
+			add(policy.Completion{Label: c.before + rest, Kind: "input", Detail: "object", Doc: inputSchema().at([]string{"org", "settings"}).doc, Insert: settingsInInput})
 		}
 		return out, nil
 	}
@@ -115,8 +134,14 @@ func (a *Author) Complete(_ context.Context, s policy.Source, at policy.Position
 			add(policy.Completion{Label: name, Kind: "entrypoint", Detail: "entry point", Doc: e.doc, Insert: e.insert})
 		}
 	}
+	own := packageOf(c.file)
 	for _, r := range ruleNames(s.Files) {
-		add(policy.Completion{Label: r.name, Kind: "rule", Detail: fmt.Sprintf("%s:%d", r.file, r.line)})
+		if own == "" || r.pkg == own {
+			add(policy.Completion{Label: r.name, Kind: "rule", Detail: fmt.Sprintf("%s:%d", r.file, r.line), Doc: r.comment})
+		}
+	}
+	for _, i := range imports(c.file) {
+		add(policy.Completion{Label: i.name, Kind: "import", Detail: i.path})
 	}
 	if strings.HasPrefix("input", c.before) {
 		add(policy.Completion{Label: "input", Kind: "input", Detail: "object", Doc: "The question that is decided."})
@@ -157,10 +182,76 @@ func oneLine(s string) string {
 	return s
 }
 
+// Where the settings stand, and where people look for them.
+const (
+	settingsInInput = "input.org.settings"
+	settingsInData  = "data.org.settings"
+)
+
+// inInput puts the place where the settings are in the place of the one where they are looked for.
+func inInput(path string) string {
+	if rest, ok := strings.CutPrefix(path, settingsInData); ok && (rest == "" || rest[0] == '.') {
+		return settingsInInput + rest
+	}
+	return path
+}
+
+// imported is a name an import gives to a document.
+type imported struct{ name, path string }
+
+var importLine = regexp.MustCompile(`(?m)^import[ \t]+((?:data|input)[a-zA-Z0-9_.]*)(?:[ \t]+as[ \t]+([a-zA-Z0-9_]+))?`)
+
+func imports(f policy.File) []imported {
+	var out []imported
+	for _, m := range importLine.FindAllStringSubmatch(f.Source, -1) {
+		path := strings.TrimRight(m[1], ".")
+		out = append(out, imported{cmp.Or(m[2], path[strings.LastIndexByte(path, '.')+1:]), path})
+	}
+	return out
+}
+
+// expand writes a word of a file out: in the place of the name of an import stands what it imports.
+func expand(f policy.File, word string) string {
+	for _, i := range imports(f) {
+		if rest, ok := strings.CutPrefix(word, i.name); ok && rest != "" && rest[0] == '.' {
+			return i.path + rest
+		}
+	}
+	return word
+}
+
+var packageLine = regexp.MustCompile(`(?m)^package[ \t]+([a-zA-Z0-9_.]+)`)
+
+// packageOf is the package of a file, empty when it does not say.
+func packageOf(f policy.File) string {
+	if m := packageLine.FindStringSubmatch(f.Source); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
 type ruleName struct {
-	name, file string
-	line       int
-	comment    string
+	name, pkg, file string
+	line            int
+	comment         string
+}
+
+// path is the rule in data.
+func (r ruleName) path() string { return "data." + r.pkg + "." + r.name }
+
+// find returns the rule a word of a file stands for; nil when there is none.
+func find(files []policy.File, in policy.File, word string) *ruleName {
+	path, own := expand(in, word), packageOf(in)
+	var other *ruleName
+	for _, r := range ruleNames(files) {
+		switch {
+		case r.path() == path, r.name == path && r.pkg == own:
+			return &r
+		case r.name == path && own == "" && other == nil:
+			other = &r // a file that does not say its package yet
+		}
+	}
+	return other
 }
 
 // ruleNames lists the rules of all files that parse, and, of those that do not, the lines that look like the head of one.
@@ -168,7 +259,7 @@ func ruleNames(files []policy.File) []ruleName {
 	var out []ruleName
 	seen := map[string]bool{}
 	for _, f := range files {
-		lines := strings.Split(f.Source, "\n")
+		lines, pkg := strings.Split(f.Source, "\n"), packageOf(f)
 		for i, l := range lines {
 			l = strings.TrimPrefix(l, "default ")
 			n := 0
@@ -176,11 +267,11 @@ func ruleNames(files []policy.File) []ruleName {
 				n++
 			}
 			name := l[:n]
-			if name == "" || n == len(l) && !strings.Contains(l, "{") || slices.Contains(keywords, name) || !strings.Contains(" :=([{", l[n:min(n+1, len(l))]) || seen[name] {
+			if name == "" || n == len(l) && !strings.Contains(l, "{") || slices.Contains(keywords, name) || !strings.Contains(" :=([{", l[n:min(n+1, len(l))]) || seen[pkg+"."+name] {
 				continue
 			}
-			seen[name] = true
-			r := ruleName{name: name, file: f.Name, line: i + 1}
+			seen[pkg+"."+name] = true
+			r := ruleName{name: name, pkg: pkg, file: f.Name, line: i + 1}
 			for j := i - 1; j >= 0 && strings.HasPrefix(lines[j], "#"); j-- {
 				r.comment = strings.TrimSpace(strings.TrimPrefix(lines[j], "#") + " " + r.comment)
 			}
@@ -198,7 +289,8 @@ func (a *Author) Hover(_ context.Context, s policy.Source, at policy.Position) (
 		return nil, err
 	}
 	word := strings.Trim(c.word, ".")
-	if path := strings.Split(word, "."); path[0] == "input" {
+	full := inInput(expand(c.file, word))
+	if path := strings.Split(full, "."); path[0] == "input" {
 		p := inputSchema().at(path[1:])
 		if p == nil {
 			return nil, nil
@@ -207,16 +299,14 @@ func (a *Author) Hover(_ context.Context, s policy.Source, at policy.Position) (
 		if len(path) == 1 {
 			doc = "The question that is decided."
 		}
-		return &policy.HoverText{Label: word, Kind: "input", Type: p.describe(), Doc: doc}, nil
+		return &policy.HoverText{Label: full, Kind: "input", Type: p.describe(), Doc: doc}, nil
 	}
-	name := strings.TrimPrefix(word, "data.org.policy.")
+	name := strings.TrimPrefix(full, "data.org.policy.")
 	if e, ok := contract[name]; ok {
 		return &policy.HoverText{Label: name, Kind: "entrypoint", Doc: e.doc}, nil
 	}
-	for _, r := range ruleNames(s.Files) {
-		if r.name == name {
-			return &policy.HoverText{Label: name, Kind: "rule", Type: fmt.Sprintf("%s:%d", r.file, r.line), Doc: r.comment}, nil
-		}
+	if r := find(s.Files, c.file, word); r != nil {
+		return &policy.HoverText{Label: name, Kind: "rule", Type: fmt.Sprintf("%s:%d", r.file, r.line), Doc: r.comment}, nil
 	}
 	for _, b := range check.Capabilities().Builtins {
 		if b.Name == word {
@@ -238,11 +328,8 @@ func (a *Author) Definition(ctx context.Context, s policy.Source, at policy.Posi
 		}
 	}
 	// While the policy has errors, rules are found by their names.
-	name := strings.TrimPrefix(strings.Trim(c.word, "."), "data.org.policy.")
-	for _, r := range ruleNames(s.Files) {
-		if r.name == name {
-			return &policy.Position{File: r.file, Line: r.line, Col: 1}, nil
-		}
+	if r := find(s.Files, c.file, strings.Trim(c.word, ".")); r != nil {
+		return &policy.Position{File: r.file, Line: r.line, Col: 1}, nil
 	}
 	return nil, nil
 }

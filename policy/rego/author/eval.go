@@ -23,6 +23,7 @@ import (
 	"github.com/lossless-group/gateway/policy"
 	"github.com/lossless-group/gateway/policy/rego/check"
 	"github.com/lossless-group/gateway/policy/rego/fuel"
+	"github.com/lossless-group/gateway/tenancy"
 )
 
 // Bounds of what is read out of a policy's answer, and of a question that is put to it.
@@ -38,8 +39,8 @@ const (
 
 // The codes of refusals that come from here and not from a rule.
 const (
-	codeDisabled  = "disabled_by_policy"
-	codeModel     = "model_not_allowed"
+	codeDisabled  = policy.CodeDisabledByPolicy
+	codeModel     = policy.CodeModelNotAllowed
 	codeUndefined = "policy_undefined"
 	codeError     = "policy_error"
 	codeBudget    = "policy_budget"
@@ -49,7 +50,7 @@ const (
 // program is a policy that is ready to be asked: its settings and its compiled Rego. It is immutable.
 type program struct {
 	settings policy.Settings
-	models   policy.Models
+	form     *policy.Form
 	compiler *ast.Compiler // nil: no Rego
 	chat     query
 	tool     query
@@ -83,7 +84,11 @@ func (a *Author) load(ctx context.Context, s policy.Source, pointer string) (*pr
 	if err != nil {
 		return nil, fault.From(err).At(pointer + fault.From(err).Field)
 	}
-	p := &program{settings: s.Settings, models: s.Settings.AllowedBy(), clock: a.clock}
+	form, err := policy.NewForm(s.Settings)
+	if err != nil {
+		return nil, fault.From(err).At(pointer + "/settings" + fault.From(err).Field)
+	}
+	p := &program{settings: s.Settings, form: form, reads: formReads(s.Settings, form), clock: a.clock}
 	live := slices.DeleteFunc(slices.Clone(s.Files), func(f policy.File) bool { return check.File(f).IsTest() })
 	if len(live) == 0 {
 		return p, nil
@@ -94,7 +99,12 @@ func (a *Author) load(ctx context.Context, s policy.Source, pointer string) (*pr
 	if p.compiler, p.store, p.txn, err = compileFiles(ctx, live, nil); err != nil {
 		return nil, fault.Wrap(fault.Unprocessable, op, "policy_invalid", "The policy does not compile; see what check finds.", err).At(pointer + "/files")
 	}
-	p.reads = readsOf(p.compiler)
+	for _, r := range readsOf(p.compiler) {
+		if !slices.ContainsFunc(p.reads, func(have path) bool { return have.text == r.text }) {
+			p.reads = append(p.reads, r)
+		}
+	}
+	slices.SortFunc(p.reads, func(a, b path) int { return strings.Compare(a.text, b.text) })
 	if p.chat, err = newQuery(p.compiler, chatPoints); err != nil {
 		return nil, err
 	}
@@ -182,6 +192,13 @@ type question struct {
 	name  string  // of the capability that is called
 	names []string
 	doc   map[string]any
+
+	// What the settings go by.
+	role    tenancy.Role
+	step    int       // of a call; 0: not said
+	weekday int       // from Sunday; -1: not said
+	minute  int       // of the day; -1: not said
+	at      time.Time // of a line of the log; zero: not known
 }
 
 // readQuestion reads an input document. Faults point into it, below pointer.
@@ -204,7 +221,11 @@ func readQuestion(raw json.RawMessage, pointer string) (*question, error) {
 	if at, why := inputSchema().fits(doc); why != "" {
 		return nil, refuse(pointer+at, "%s", why)
 	}
-	q := &question{doc: doc}
+	q := &question{doc: doc, role: tenancy.Role(textAt(doc, "user", "role")), step: max(numberAt(doc, "capability", "step"), 0), minute: numberAt(doc, "time", "minuteOfDay")}
+	q.weekday = slices.Index(weekdays, textAt(doc, "time", "weekday"))
+	if hour := numberAt(doc, "time", "hour"); q.minute < 0 && hour >= 0 {
+		q.minute = 60 * hour
+	}
 	switch doc["action"] {
 	case "tool":
 		q.tool = true
@@ -239,6 +260,21 @@ func textAt(doc map[string]any, path ...string) string {
 	s, _ := doc[path[len(path)-1]].(string)
 	return s
 }
+
+// numberAt is a whole number of a document; -1 when it has none there.
+func numberAt(doc map[string]any, path ...string) int {
+	for _, p := range path[:len(path)-1] {
+		doc, _ = doc[p].(map[string]any)
+	}
+	n, ok := doc[path[len(path)-1]].(json.Number)
+	i, err := n.Int64()
+	if !ok || err != nil {
+		return -1
+	}
+	return int(i)
+}
+
+var weekdays = []string{"Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"}
 
 // nesting is how deep brackets stand in brackets in JSON text.
 func nesting(raw []byte) int {
@@ -280,7 +316,7 @@ func newPath(text string) (path, bool) {
 func (p *program) missing(q *question) []string {
 	out := []string{}
 	for _, r := range p.reads {
-		if r.parts[0] == "capability" && !q.tool {
+		if r.parts[0] == "capability" && !q.tool || q.knows(r.text) {
 			continue
 		}
 		at, ok := any(q.doc), true
@@ -301,9 +337,21 @@ func (p *program) missing(q *question) []string {
 	return out
 }
 
+// knows reports whether the line of the log a question stands in says what the question does not.
+func (q *question) knows(place string) bool {
+	switch place {
+	case "user.role":
+		return q.role != ""
+	case "request.model":
+		return q.model != nil
+	}
+	return false
+}
+
 // run is one evaluation and what it took.
 type run struct {
 	verdict policy.Verdict
+	fired   []policy.FiredRule // of the settings
 	steps   int
 	us      int64
 	err     *policy.Diagnostic
@@ -315,7 +363,7 @@ func (p *program) ask(ctx context.Context, q *question, tracers ...topdown.Query
 		V: 1, Deny: []policy.VerdictReason{}, DisabledCapabilities: []string{}, Redactions: []policy.Redact{}, RequireApproval: []string{}, Labels: []string{},
 	}}
 	began := p.clock()
-	p.settle(q, &r.verdict)
+	r.fired = p.settle(q, &r.verdict)
 	// Nothing Rego says can bring back what the settings refused, so it is not asked.
 	if p.compiler != nil && len(r.verdict.Deny) == 0 {
 		answer, err := p.eval(ctx, q, tracers, &r)
@@ -325,7 +373,7 @@ func (p *program) ask(ctx context.Context, q *question, tracers ...topdown.Query
 			}
 		}
 		if err == nil {
-			settle(q, &r.verdict)
+			holdTo(q, &r.verdict)
 		} else {
 			d := diagnose(err)
 			r.err = &d
@@ -341,22 +389,8 @@ func reason(source, code, message string) policy.VerdictReason {
 	return policy.VerdictReason{Reason: fault.Reason{Code: code, Message: message}, Source: source}
 }
 
-// settle says what the settings refuse and switch off.
-func (p *program) settle(q *question, v *policy.Verdict) {
-	v.DisabledCapabilities = q.named(p.settings.DisabledCapabilities)
-	if q.tool && slices.Contains(v.DisabledCapabilities, q.name) {
-		v.Deny = append(v.Deny, reason("settings", codeDisabled, fmt.Sprintf("%q is switched off in your organisation's settings.", q.name)))
-	}
-	if q.model != nil && !p.models.Allow(*q.model) {
-		v.Deny = append(v.Deny, reason("settings", codeModel, fmt.Sprintf("The model %q is not one your organisation allows.", *q.model)))
-	}
-	if len(p.settings.AllowedModels) > 0 {
-		v.AllowedModels = slices.Clone(p.settings.AllowedModels)
-	}
-}
-
-// settle holds a question against the lists of names Rego gave, which stand in its answer beside those of the settings.
-func settle(q *question, v *policy.Verdict) {
+// holdTo holds a question against the lists of names Rego gave, which stand in its answer beside those of the settings.
+func holdTo(q *question, v *policy.Verdict) {
 	if q.tool && slices.Contains(v.DisabledCapabilities, q.name) {
 		v.Deny = append(v.Deny, reason("org", codeDisabled, fmt.Sprintf("%q is switched off by your organisation's policy.", q.name)))
 	}
@@ -387,6 +421,10 @@ func (q *question) named(list []string) []string {
 // invalid is an answer that has not the contract's shape.
 type invalid struct{ error }
 
+// patience is how long one evaluation may take here, by the clock. Nobody waits for a single answer of a replay, so a machine that is short
+// of time must not make a policy look broken that only its steps and bytes may.
+const patience = 8 * fuel.DefaultTime
+
 // eval asks all entry points at once. Exactly one answer is an answer.
 func (p *program) eval(ctx context.Context, q *question, tracers []topdown.QueryTracer, r *run) (map[string]*ast.Term, error) {
 	asked := p.chat
@@ -398,7 +436,7 @@ func (p *program) eval(ctx context.Context, q *question, tracers []topdown.Query
 	}
 	answer, steps, err := evaluate(ctx, evaluation{
 		compiler: p.compiler, query: asked.compiler, body: asked.body, store: p.store, txn: p.txn, input: q.term, tracers: tracers,
-		steps: fuel.DefaultSteps, time: fuel.DefaultTime, clock: p.clock,
+		steps: fuel.DefaultSteps, time: patience, clock: p.clock,
 	})
 	r.steps = steps
 	if err != nil {
@@ -510,7 +548,7 @@ func decode(x map[string]*ast.Term, q *question, v *policy.Verdict) error {
 		case "tool_require_approval":
 			var list []string
 			list, err = words(t, name, maxNames)
-			v.RequireApproval = q.named(list)
+			v.RequireApproval = append([]string{}, policy.Union(v.RequireApproval, q.named(list))...)
 		case "labels":
 			v.Labels, err = words(t, name, maxLabels)
 		case "allowed_models":
@@ -520,7 +558,9 @@ func decode(x map[string]*ast.Term, q *question, v *policy.Verdict) error {
 		case "redactions":
 			err = each(t, name, maxDeny, func(e *ast.Term) error { return redact(e, v) })
 		case "limits":
-			v.Limits.MaxTokens, err = maxTokens(t)
+			var most int64
+			most, err = maxTokens(t)
+			v.Limits.MaxTokens = int64(policy.LowerCap(int(v.Limits.MaxTokens), int(most)))
 		}
 		if err != nil {
 			return err
@@ -573,7 +613,7 @@ func redact(e *ast.Term, v *policy.Verdict) error {
 func maxTokens(t *ast.Term) (int64, error) {
 	o, ok := t.Value.(ast.Object)
 	if !ok {
-		return 0, fmt.Errorf("limits is a %s, want an object", ast.ValueName(t.Value))
+		return 0, fmt.Errorf("limits is %s, want an object", kindOf(t))
 	}
 	n := o.Get(ast.StringTerm("max_tokens"))
 	if n == nil {
@@ -587,11 +627,23 @@ func maxTokens(t *ast.Term) (int64, error) {
 	return i, nil
 }
 
+// kindOf names the kind of a value, with its article.
+func kindOf(t *ast.Term) string {
+	switch k := ast.ValueName(t.Value); k {
+	case "null":
+		return k
+	case "array", "object":
+		return "an " + k
+	default:
+		return "a " + k
+	}
+}
+
 // each visits the elements of a set.
 func each(t *ast.Term, where string, limit int, f func(*ast.Term) error) error {
 	set, ok := t.Value.(ast.Set)
 	if !ok {
-		return fmt.Errorf("%s is a %s, want a set", where, ast.ValueName(t.Value))
+		return fmt.Errorf("%s is %s, want a set", where, kindOf(t))
 	}
 	if set.Len() > limit {
 		return fmt.Errorf("%s has %d entries, at most %d are read", where, set.Len(), limit)
@@ -607,7 +659,7 @@ func each(t *ast.Term, where string, limit int, f func(*ast.Term) error) error {
 func field(t *ast.Term, where, name string) (string, error) {
 	o, ok := t.Value.(ast.Object)
 	if !ok {
-		return "", fmt.Errorf("an entry of %s is a %s, want an object", where, ast.ValueName(t.Value))
+		return "", fmt.Errorf("an entry of %s is %s, want an object", where, kindOf(t))
 	}
 	f := o.Get(ast.StringTerm(name))
 	if f == nil {
@@ -619,7 +671,7 @@ func field(t *ast.Term, where, name string) (string, error) {
 func text(t *ast.Term, where string) (string, error) {
 	s, ok := t.Value.(ast.String)
 	if !ok {
-		return "", fmt.Errorf("%s is a %s, want a string", where, ast.ValueName(t.Value))
+		return "", fmt.Errorf("%s is %s, want a string", where, kindOf(t))
 	}
 	if len(s) == 0 || len(s) > maxText {
 		return "", fmt.Errorf("%s has %d bytes, want 1 to %d", where, len(s), maxText)
@@ -640,7 +692,10 @@ func (a *Author) Evaluate(ctx context.Context, s policy.Source, input json.RawMe
 	}
 	t := &exits{}
 	r := p.ask(ctx, q, t)
-	out := policy.Evaluation{Decision: r.verdict, Fired: t.rules(), Missing: p.missing(q), Steps: r.steps, US: r.us, Error: r.err, Warnings: []policy.Diagnostic{}}
+	if r.err != nil && r.err.Code == codeBudget {
+		t.place(r.err)
+	}
+	out := policy.Evaluation{Decision: r.verdict, Fired: append(r.fired, t.rules()...), Missing: p.missing(q), Steps: r.steps, US: r.us, Error: r.err, Warnings: []policy.Diagnostic{}}
 	for _, d := range a.Lint(ctx, s.Files).Diagnostics {
 		if d.Severity == string(check.Warning) {
 			out.Warnings = append(out.Warnings, d)

@@ -2,6 +2,8 @@ package author
 
 import (
 	"cmp"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -17,10 +19,38 @@ const (
 	maxValue = 500
 )
 
-// exits is a tracer that notes the rules that came to a value.
+// exits is a tracer that notes the rules that came to a value, and how often each line was evaluated.
 type exits struct {
 	seen  map[policy.FiredRule]bool
 	fired []policy.FiredRule
+	last  spot
+	evals map[spot]int
+}
+
+// spot is a line of a policy.
+type spot struct {
+	file string
+	line int
+}
+
+// hottest is how many lines a policy that is too expensive is told of.
+const hottest = 3
+
+// place says where an evaluation was that ran out of its budget, unless that is known, and which lines it spent it on.
+func (t *exits) place(d *policy.Diagnostic) {
+	if d.File == "" {
+		d.File, d.Line, d.Col = t.last.file, t.last.line, 1
+	}
+	lines := slices.SortedFunc(maps.Keys(t.evals), func(a, b spot) int {
+		return cmp.Or(t.evals[b]-t.evals[a], strings.Compare(a.file, b.file), cmp.Compare(a.line, b.line))
+	})
+	var said []string
+	for _, s := range lines[:min(len(lines), hottest)] {
+		said = append(said, fmt.Sprintf("%s:%d (%d times)", s.file, s.line, t.evals[s]))
+	}
+	if len(said) > 0 {
+		d.Hint = "Evaluated most often: " + strings.Join(said, ", ") + "."
+	}
 }
 
 var _ topdown.QueryTracer = (*exits)(nil)
@@ -29,6 +59,13 @@ func (*exits) Enabled() bool               { return true }
 func (*exits) Config() topdown.TraceConfig { return topdown.TraceConfig{} }
 
 func (t *exits) TraceEvent(e topdown.Event) {
+	if e.Op == topdown.EvalOp && e.Location != nil && e.Location.File != "" {
+		t.last = spot{e.Location.File, e.Location.Row}
+		if t.evals == nil {
+			t.evals = map[spot]int{}
+		}
+		t.evals[t.last]++
+	}
 	rule, ok := e.Node.(*ast.Rule)
 	if !ok || e.Op != topdown.ExitOp || rule.Location == nil || len(t.fired) >= maxFired {
 		return

@@ -122,11 +122,29 @@ func (p *place) fits(v any) (at, why string) {
 	if ok {
 		return "", ""
 	}
-	want := p.kind
+	want := p.words()
 	if len(p.enum) > 0 {
 		want = "one of " + strings.Join(p.enum, ", ")
 	}
 	return "", fmt.Sprintf("This has to be %s.", want)
+}
+
+// words says what may stand here to people who know no schemas.
+func (p *place) words() string {
+	kinds := strings.Split(p.kind, " or ")
+	for i, k := range kinds {
+		switch k {
+		case "string":
+			kinds[i] = "text"
+		case "integer":
+			kinds[i] = "a whole number"
+		case "boolean":
+			kinds[i] = "true or false"
+		case "object":
+			kinds[i] = "an object"
+		}
+	}
+	return strings.Join(kinds, " or ")
 }
 
 func (p *place) fitsAll(v map[string]any) (at, why string) {

@@ -145,7 +145,13 @@ func (r Report) OK() bool {
 // Check runs all stages over the files of one policy. It stops after the first stage that finds an error, and when ctx
 // ends it reports that as an error.
 func Check(ctx context.Context, files []File, limits Limits) Report {
+	return CheckKnown(ctx, files, limits, Known{})
+}
+
+// CheckKnown is Check that also warns of text which names nothing this gateway has.
+func CheckKnown(ctx context.Context, files []File, limits Limits, known Known) Report {
 	c := newChecker(files, limits)
+	c.known = known
 	c.stages(ctx, c.lexical, c.parse, c.gate, c.compile, c.contract, c.lint)
 	return c.report
 }
@@ -187,6 +193,7 @@ func (c *checker) stages(ctx context.Context, stages ...func()) {
 // checker is one run of Check.
 type checker struct {
 	limits   Limits
+	known    Known
 	files    []File
 	modules  []*module
 	compiler *ast.Compiler

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -66,6 +67,8 @@ func TestDiagnostics(t *testing.T) {
 			want: "org.rego:3:24: error [data_not_allowed] data.gateway.platform.deny is not available in org policies. Only data.org, the organisation's own, can be read."},
 		{name: "data that is not there", src: head + "labels contains \"x\" if data.org.policy.lib.x\n",
 			want: "org.rego:3:24: error [undefined_reference] data.org.policy has no field lib. data holds the rules of this policy and nothing else."},
+		{name: "the settings in data", src: head + "labels contains \"x\" if data.org.settings.modelAllowed\n",
+			want: "org.rego:3:24: error [undefined_reference] data.org has no field settings. What the settings say of a request is in input.org.settings.", suggestion: "input.org.settings"},
 		{name: "data that is misspelt", src: head + "modles := {\"a\"}\n\nlabels contains \"x\" if data.org.policy.models == modles\n",
 			want: "org.rego:5:24: error [undefined_reference] data.org.policy has no field models. Did you mean modles?", suggestion: "modles"},
 		{name: "an unused argument", src: head + "f(x) := 1\n\nlabels contains \"x\" if f(1) == 1\n",
@@ -113,7 +116,7 @@ func TestDiagnostics(t *testing.T) {
 		{name: "a refusal of a comparison", src: head + "tool_deny contains {\"code\": \"a\", \"message\": \"b\"} if not input.capability.args.x == 1\n"},
 		{name: "a refusal by way of a rule", src: head + "ok if startswith(input.capability.args.url, \"https:\")\n\ntool_deny contains {\"code\": \"a\", \"message\": \"b\"} if not ok\n"},
 		{name: "a set that is never missing", src: head + "seen contains \"x\" if input.request.stream\n\ndeny contains {\"code\": \"a\", \"message\": \"b\"} if not seen\n",
-			want: "org.rego:5:48: warning [impossible_not] This never holds: seen is a set, and a set is there also when it is empty. Write \"count(seen) == 0\"."},
+			want: "org.rego:5:48: warning [impossible_not] This never holds: seen is a set, and a set is there also when it is empty. Write \"seen == set()\".", suggestion: "seen == set()"},
 		{name: "a condition that always holds", src: head + "labels contains \"x\" if {\n\t1 == 1\n\tinput.request.stream\n}\n",
 			want: "org.rego:4:2: warning [constant_condition] This condition always holds. Delete it."},
 		{name: "a condition that never holds", src: head + "labels contains \"x\" if {\n\tfalse\n\tinput.request.stream\n}\n",
@@ -165,9 +168,9 @@ func TestDiagnostics(t *testing.T) {
 
 func apply(src string, e Edit) string {
 	lines := strings.Split(src, "\n")
-	l := []rune(lines[e.Line-1])
-	lines[e.Line-1] = string(l[:e.Col-1]) + e.Text + string(l[e.EndCol-1:])
-	return strings.Join(lines, "\n")
+	from, to := []rune(lines[e.Line-1]), []rune(lines[e.EndLine-1])
+	mended := string(from[:e.Col-1]) + e.Text + string(to[e.EndCol-1:])
+	return strings.Join(slices.Concat(lines[:e.Line-1], []string{mended}, lines[e.EndLine:]), "\n")
 }
 
 // TestTheLintOfNegationTellsTheTruth compiles what the lint calls fail-open and what it does not, and looks at where the

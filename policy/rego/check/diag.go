@@ -136,18 +136,24 @@ func (c *checker) translate(e *ast.Error) Diagnostic {
 			d.Message, d.Hint = fmt.Sprintf("The argument %s is never used.", c.original(m[2])), "Write _ when it is meant."
 		default:
 			d.Message, d.Hint = fmt.Sprintf("\"%s\" is never used.", m[3]), "Delete the line."
+			d.Suggestion = c.without(e.Location)
 		}
 	case referencedAbove.MatchString(msg):
 		d.Code, d.Message = "used_before_assignment", fmt.Sprintf("The variable %s is used here, and given a value by := only later.", c.original(referencedAbove.FindStringSubmatch(msg)[1]))
 		d.Hint = "Move the line up to where the variable is first used."
 	case e.Code == ast.RecursionErr:
 		d.Code, d.Message = "recursion", "Rules cannot depend on themselves: "+plain(c.original(msg))+"."
+	case strings.HasPrefix(msg, "import must not shadow"):
+		d.Code, d.Message, d.Hint = "import_shadows_import", "Another import of this file has the same name.", "Give one of them another name with \"as\"."
 	case strings.Contains(msg, "conflict") || strings.Contains(msg, "multiple default"):
 		if m := foundAt.FindStringSubmatch(msg); m != nil {
 			d.File, d.Col, d.EndCol = m[1], 1, 2
 			d.Line, _ = strconv.Atoi(m[2]) // digits
 		}
-		d.Code, d.Message = "conflict", "Two definitions contradict each other: "+plain(c.original(msg))+"."
+		if strings.HasSuffix(msg, ":") { // what it conflicts with stands on lines of its own
+			msg = strings.Join(strings.Fields(strings.ReplaceAll(e.Message, "\n- ", " ")), " ")
+		}
+		d.Code, d.Message = "conflict", "Two definitions contradict each other: "+cut(plain(c.original(msg)), 300)+"."
 	case e.Code == ast.TypeErr:
 		c.typeError(&d, e, msg)
 	default:
@@ -279,12 +285,17 @@ func whyNot(name string) string {
 	return "policies may only use functions that are pure and cheap"
 }
 
+// insteadOf says what has taken the place of functions that OPA keeps for old policies.
+var insteadOf = map[string]string{
+	"all": "Use \"in\" or \"every\".", "any": "Use \"in\" or \"every\".", "re_match": "Use regex.match.", "set_diff": "Use the sign -.",
+	"cast_array": "Use is_array.", "cast_boolean": "Use is_boolean.", "cast_null": "Use is_null.", "cast_object": "Use is_object.",
+	"cast_set": "Use is_set.", "cast_string": "Use is_string.",
+}
+
 func (c *checker) undefinedFunction(d *Diagnostic, name string) {
 	if b := ast.BuiltinMap[name]; b != nil || name == "print" || name == "internal.print" {
 		d.Code, d.Message = "function_not_available", fmt.Sprintf("%s is not available in org policies: %s.", name, whyNot(name))
-		if name == "any" || name == "all" {
-			d.Hint = "Use \"in\" or \"every\"."
-		}
+		d.Hint = insteadOf[name]
 		return
 	}
 	short := strings.TrimPrefix(name, root+".")
@@ -344,6 +355,31 @@ func (c *checker) suggest(d *Diagnostic, have, want string) {
 	}
 	start := col + utf8.RuneCountInString(tail[:at]) + 1
 	d.Suggestion = &Edit{File: d.File, Line: d.Line, Col: start, EndLine: d.Line, EndCol: start + utf8.RuneCountInString(have), Text: want}
+}
+
+// needless reports what can go, and offers to delete it where that is safe.
+func (c *checker) needless(sev Severity, code string, loc *ast.Location, safe bool, hint, format string, args ...any) {
+	d := Diagnostic{Severity: sev, Code: code, Hint: hint, Message: fmt.Sprintf(format, args...)}
+	place(&d, loc)
+	if safe {
+		d.Suggestion = c.without(loc)
+	}
+	c.add(d)
+}
+
+// without is the edit that deletes the lines of a location; nil when something else stands on them.
+func (c *checker) without(loc *ast.Location) *Edit {
+	i := slices.IndexFunc(c.files, func(f File) bool { return f.Name == loc.File })
+	text := strings.Split(string(loc.Text), "\n")
+	if i < 0 || len(loc.Text) == 0 {
+		return nil
+	}
+	all, first := strings.Split(c.files[i].Source, "\n"), loc.Row-1
+	end := first + len(text)
+	if first < 0 || end >= len(all) || strings.TrimSpace(strings.Join(all[first:end], "\n")) != string(loc.Text) {
+		return nil
+	}
+	return &Edit{File: loc.File, Line: loc.Row, Col: 1, EndLine: end + 1, EndCol: 1}
 }
 
 func (c *checker) line(file string, n int) string {

@@ -73,7 +73,7 @@ func (c *checker) gateImports(m *module) {
 			c.gateData(ref)
 		default:
 			// rego.v1 and future.keywords are on already; the parser knows no others.
-			c.at(Info, "import_redundant", i.Location, "Delete the line.", "The import of %s changes nothing: its keywords are always on here.", ref)
+			c.needless(Info, "import_redundant", i.Location, true, "Delete the line.", "The import of %s changes nothing: its keywords are always on here.", ref)
 		}
 	}
 }

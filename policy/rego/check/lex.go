@@ -27,27 +27,34 @@ func (c *checker) lexical() {
 		return
 	}
 	if len(c.files) > c.limits.Modules {
-		bad("too_many_files", "", 0, 0, "Put rules that belong together into one file.", "The policy has %d files, at most %d are possible.", len(c.files), c.limits.Modules)
+		bad("too_many_files", strings.ToValidUTF8(cut(c.files[c.limits.Modules].Name, maxNameBytes), "?"), 1, 1, "Put rules that belong together into one file.", "The policy has %d files, at most %d are possible.", len(c.files), c.limits.Modules)
 		return
 	}
-	total, names := 0, map[string]bool{}
+	total, names, full := 0, map[string]bool{}, false
 	for _, f := range c.files {
-		total += len(f.Source)
 		if msg := badName(f.Name); msg != "" {
-			bad("file_name", strings.ToValidUTF8(cut(f.Name, maxNameBytes), "?"), 0, 0, "Use a name such as policy.rego or lib/roles.rego.", "%s", msg)
+			bad("file_name", strings.ToValidUTF8(cut(f.Name, maxNameBytes), "?"), 1, 1, "Use a name such as policy.rego or lib/roles.rego.", "%s", msg)
 			return
 		}
 		if names[f.Name] {
-			bad("file_name", f.Name, 0, 0, "", "There are two files named %s.", f.Name)
+			bad("file_name", f.Name, 1, 1, "Rename one of them.", "There are two files named %s.", f.Name)
 			return
 		}
 		names[f.Name] = true
 		if len(f.Source) > c.limits.ModuleBytes {
-			bad("module_too_large", f.Name, 0, 0, "Split it into several files of the same package.", "%s has %d bytes, at most %d are possible.", f.Name, len(f.Source), c.limits.ModuleBytes)
+			line, col := placeOf(f.Source, c.limits.ModuleBytes)
+			bad("module_too_large", f.Name, line, col, "Split it into several files of the same package.", "%s has %d bytes, at most %d are possible; this is the first too many.", f.Name, len(f.Source), c.limits.ModuleBytes)
 		}
-	}
-	if total > c.limits.TotalBytes {
-		bad("policy_too_large", "", 0, 0, "", "The policy has %d bytes in all, at most %d are possible.", total, c.limits.TotalBytes)
+		if room := c.limits.TotalBytes - total; len(f.Source) > room && !full {
+			line, col := placeOf(f.Source, room)
+			all := 0
+			for _, f := range c.files {
+				all += len(f.Source)
+			}
+			bad("policy_too_large", f.Name, line, col, "Keep lists of names in the settings, or shorten the files.", "The policy has %d bytes in all, at most %d are possible; this is the first too many.", all, c.limits.TotalBytes)
+			full = true
+		}
+		total += len(f.Source)
 	}
 	if c.failed {
 		return
@@ -57,6 +64,13 @@ func (c *checker) lexical() {
 			bad(l.code, f.Name, l.line, l.col, l.hint, "%s", l.message)
 		}
 	}
+}
+
+// placeOf is the line and the column of a byte.
+func placeOf(src string, at int) (line, col int) {
+	before := src[:at]
+	start := strings.LastIndexByte(before, '\n') + 1
+	return strings.Count(before, "\n") + 1, utf8.RuneCountInString(before[start:]) + 1
 }
 
 func badName(name string) string {

@@ -15,8 +15,9 @@ func (c *checker) lint() {
 	c.tree = c.ruleTree()
 	for _, m := range c.modules {
 		c.lintRedundant(m)
+		c.lintFile(m)
 		for _, r := range m.ast.Rules {
-			l := &linter{c: c, m: m, rule: r}
+			l := &linter{c: c, m: m, rule: r, spare: map[*ast.Expr]bool{}}
 			l.head(r)
 			for e := r; e != nil; e = e.Else {
 				l.branch(e)
@@ -25,6 +26,7 @@ func (c *checker) lint() {
 	}
 	c.lintUnknownRules()
 	c.lintToolOnly()
+	c.lintMetadata()
 	c.lintEmpty()
 }
 
@@ -86,9 +88,11 @@ func (t *tree) lookup(r ast.Ref) (rules []*ast.Rule, bad int, near []string) {
 }
 
 type linter struct {
-	c    *checker
-	m    *module
-	rule *ast.Rule
+	c      *checker
+	m      *module
+	rule   *ast.Rule
+	places places             // of the branch that is looked at
+	spare  map[*ast.Expr]bool // expressions whose body has others
 }
 
 func (l *linter) warn(code string, loc *ast.Location, hint, format string, args ...any) {
@@ -140,6 +144,12 @@ func enumerates(t *ast.Term) bool {
 
 // branch looks at one body and everything in it.
 func (l *linter) branch(r *ast.Rule) {
+	l.places = placesOf(l.m.ast, r)
+	l.entries(r)
+	l.outputs(r)
+	if !l.m.test {
+		l.loops(r, r.Body, map[ast.Var]bool{})
+	}
 	ast.NewGenericVisitor(func(x any) bool {
 		switch x := x.(type) {
 		case ast.Body:
@@ -159,6 +169,9 @@ func (l *linter) branch(r *ast.Rule) {
 
 func (l *linter) body(b ast.Body) {
 	for i, e := range b {
+		if len(b) > 1 {
+			l.spare[e] = true
+		}
 		if e.Negated || len(e.With) > 0 || i+1 >= len(b) {
 			continue
 		}
@@ -173,7 +186,7 @@ func (l *linter) body(b ast.Body) {
 		next := b[i+1]
 		if ts, ok := next.Terms.([]*ast.Term); ok && !next.Negated && slices.ContainsFunc(ts[1:], func(o *ast.Term) bool { return o.Value.Compare(ref) == 0 }) &&
 			(isOp(next, "equal") || isOp(next, "gt") || isOp(next, "lt")) {
-			l.c.at(Info, "redundant_existence_check", e.Location, "Delete this line.", "The next line already needs %s to be there.", plain(ref.String()))
+			l.c.needless(Info, "redundant_existence_check", e.Location, true, "Delete this line.", "The next line already needs %s to be there.", plain(ref.String()))
 		}
 	}
 }
@@ -211,7 +224,7 @@ func (l *linter) constant(e *ast.Expr, never bool) {
 	if never {
 		what = "never holds, so this rule never applies"
 	}
-	l.warn("constant_condition", e.Location, "Delete it.", "This condition %s.", what)
+	l.c.needless(Warning, "constant_condition", e.Location, l.spare[e] && !never, "Delete it.", "This condition %s.", what)
 }
 
 func constantlyFalse(e *ast.Expr) bool {
@@ -289,7 +302,12 @@ func (l *linter) impossible(e *ast.Expr, r ast.Ref) {
 		}
 	}
 	if slices.ContainsFunc(rules, func(r *ast.Rule) bool { return r.Head.RuleKind() == ast.MultiValue }) {
-		l.warn("impossible_not", e.Location, fmt.Sprintf("Write \"count(%s) == 0\".", plain(r.String())), "This never holds: %s is a set, and a set is there also when it is empty.", plain(r.String()))
+		is := plain(r.String()) + " == set()"
+		d := Diagnostic{Severity: Warning, Code: "impossible_not", Hint: fmt.Sprintf("Write %q.", is),
+			Message: fmt.Sprintf("This never holds: %s is a set, and a set is there also when it is empty.", plain(r.String()))}
+		place(&d, e.Location)
+		l.c.suggest(&d, string(e.Location.Text), is)
+		l.c.add(d)
 	}
 }
 
@@ -339,6 +357,8 @@ func (l *linter) mayBeMissing(t *ast.Term) string {
 
 // ref looks for places that do not exist and that the compiler is silent about.
 func (l *linter) ref(r ast.Ref) {
+	l.lookup(r)
+	l.internal(r)
 	switch {
 	case r[0].Equal(ast.InputRootDocument):
 		if f, bad, near := inputFate(r); f == unknown {
@@ -355,8 +375,12 @@ func (c *checker) unresolved(sev Severity, r ast.Ref, bad int, near []string) {
 	d := Diagnostic{Severity: sev, Code: "undefined_reference"}
 	place(&d, r[0].Location)
 	field, _ := name(r[bad])
+	const wrong, right = "data.org.settings", "input.org.settings"
 	d.Message = fmt.Sprintf("%s has no field %s.", plain(r[:bad].String()), cut(field, 100))
-	if n := nearest(field, near); n != "" {
+	if text := r.String(); text == wrong || strings.HasPrefix(text, wrong+".") || strings.HasPrefix(text, wrong+"[") {
+		d.Hint = "What the settings say of a request is in " + right + "."
+		c.suggest(&d, wrong, right)
+	} else if n := nearest(field, near); n != "" {
 		d.Hint = fmt.Sprintf("Did you mean %s?", n)
 		c.suggest(&d, field, n)
 	} else if r[0].Equal(ast.DefaultRootDocument) {
@@ -367,6 +391,8 @@ func (c *checker) unresolved(sev Severity, r ast.Ref, bad int, near []string) {
 
 // call looks at functions whose arguments have to fit one another.
 func (l *linter) call(terms []*ast.Term) {
+	l.values(terms)
+	l.counts(terms)
 	op, ok := terms[0].Value.(ast.Ref)
 	if !ok || op.String() != "sprintf" || len(terms) < 3 {
 		return
@@ -410,9 +436,12 @@ func verbs(f string) (int, bool) {
 func (c *checker) lintRedundant(m *module) {
 	seen := map[string]*ast.Rule{}
 	for _, r := range m.ast.Rules {
+		if r.Default {
+			continue // two of a name do not compile
+		}
 		text := strings.Join(strings.Fields(string(r.Location.Text)), " ")
 		if first := seen[text]; first != nil && text != "" {
-			c.at(Warning, "duplicate_rule", r.Location, "Delete one of them.", "This is the same rule as the one on line %d.", first.Location.Row)
+			c.needless(Warning, "duplicate_rule", r.Location, true, "Delete one of them.", "This is the same rule as the one on line %d.", first.Location.Row)
 			continue
 		}
 		seen[text] = r

@@ -17,17 +17,20 @@ type node struct {
 	each     *node // of an object whose keys are not fixed
 	open     bool  // anything may stand below
 	weight   weight
+	enum     []string // all the text that can stand here; nil: any
+	usual    []string // the text known to stand here, where the contract leaves room for more
 }
 
 // inputTree is the input schema as the lints and the weigher read it.
 var inputTree = sync.OnceValue(func() *node {
 	doc, _ := inputDocument().(map[string]any)
 	n := newNode(doc)
+	n.fields["action"].enum = []string{"chat", "tool"} // the document is that of a tool call, and chats are asked about too
 	return n
 })
 
 func newNode(doc map[string]any) *node {
-	n := &node{fields: map[string]*node{}, required: map[string]bool{}, weight: scalar}
+	n := &node{fields: map[string]*node{}, required: map[string]bool{}, weight: scalar, enum: texts(doc["enum"]), usual: texts(doc["examples"])}
 	if doc["type"] != "object" {
 		return n
 	}
@@ -57,6 +60,18 @@ func newNode(doc map[string]any) *node {
 	}
 	n.weight = collection(size, elem)
 	return n
+}
+
+// texts are the strings of a list in a schema.
+func texts(list any) []string {
+	var out []string
+	all, _ := list.([]any)
+	for _, x := range all {
+		if s, ok := x.(string); ok {
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 // step goes one element of a reference down. A nil node is a place the document does not have.

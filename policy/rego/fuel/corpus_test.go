@@ -1,6 +1,7 @@
 package fuel_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
@@ -29,7 +30,8 @@ type attack struct {
 	name string
 	src  string
 	code string
-	line int // 0: the policy as a whole
+	line int
+	file string // that the line is in; empty: org.rego
 	stop fuel.Reason
 	fail bool // it ends in an error of its own
 	more []check.File
@@ -166,9 +168,9 @@ func attacks() []attack {
 		{name: "escaped_line_end", src: head + "x := \"a\\\n" + strings.Repeat("[", 5000) + "\n", code: "nesting_too_deep", line: 4},
 		{name: "zero_bytes", src: head + "x := 1\x00\n", code: "not_text", line: 3},
 		{name: "not_utf8", src: head + "x := \"\xff\"\n", code: "not_utf8", line: 3},
-		{name: "too_large", src: head + "# " + strings.Repeat("x", 70_000) + "\n", code: "module_too_large"},
-		{name: "17_files", src: head, more: many(16), code: "too_many_files"},
-		{name: "5_files_of_60k", src: head + "# " + strings.Repeat("x", 60_000) + "\n", more: big(5), code: "policy_too_large"},
+		{name: "too_large", src: head + "# " + strings.Repeat("x", 70_000) + "\n", code: "module_too_large", line: 3},
+		{name: "17_files", src: head, more: many(16), code: "too_many_files", file: "f15.rego", line: 1},
+		{name: "5_files_of_60k", src: head + "# " + strings.Repeat("x", 60_000) + "\n", more: big(5), code: "policy_too_large", file: "f3.rego", line: 4},
 		{name: "foreign_package", src: "package gateway.platform\n\ndeny contains \"x\"\n", code: "package_not_allowed", line: 1},
 		{name: "platform_data", src: deny("data.gateway.platform.deny"), code: "data_not_allowed", line: 4},
 		{name: "all_data", src: deny("x := data; x.gateway"), code: "data_not_allowed", line: 4},
@@ -302,7 +304,7 @@ func TestPathologicalPolicies(t *testing.T) {
 			switch {
 			case a.stop != "" && (trip == nil || trip.Reason != a.stop && trip.Reason != fuel.Time):
 				t.Errorf("ended with %v, want to be stopped because of %s", evalErr, a.stop)
-			case a.stop != "" && trip.Reason == fuel.Value && (trip.File != "org.rego" || trip.Line < 3):
+			case a.stop != "" && (trip.Reason == fuel.Value || trip.Reason == fuel.Bytes) && (trip.File != "org.rego" || trip.Line < 3):
 				t.Errorf("stopped at %s:%d, which is no line of it", trip.File, trip.Line)
 			case a.stop == "" && trip != nil:
 				t.Errorf("was stopped: %v", trip)
@@ -320,8 +322,8 @@ func refused(t *testing.T, r check.Report, a attack) {
 		if d.Severity != check.Error || d.Code != a.code {
 			continue
 		}
-		if d.Line != a.line {
-			t.Errorf("refused at line %d, want %d: %s", d.Line, a.line, d)
+		if want := cmp.Or(a.file, "org.rego"); d.Line != a.line || d.File != want || d.Line < 1 || !strings.HasPrefix(d.String(), fmt.Sprintf("%s:%d:", want, a.line)) {
+			t.Errorf("refused at %s:%d, want %s:%d: %s", d.File, d.Line, want, a.line, d)
 		}
 		if len(d.Message) < 15 || len(d.Message) > 500 || strings.Contains(d.Message, "__local") {
 			t.Errorf("message %q", d.Message)

@@ -1,9 +1,9 @@
 package org.policy
 
 disabled_capabilities contains name if {
+	input.user.tier == "viewer"
 	some name, capability in input.capabilities
 	capability.kind == "mutate"
-	input.user.tier == "viewer"
 }
 
 disabled_capabilities contains name if {
@@ -12,7 +12,7 @@ disabled_capabilities contains name if {
 }
 
 disabled_capabilities contains name if {
+	input.user.role != "org_owner"
 	some name, _ in input.capabilities
 	glob.match("*.delete", ["."], name)
-	input.user.role != "org_owner"
 }

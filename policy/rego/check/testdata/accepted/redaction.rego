@@ -7,8 +7,8 @@ redactions contains {"rule": "iban", "action": "hash", "applies_to": ["prompt", 
 }
 
 redactions contains {"rule": rule, "action": "remove", "applies_to": ["prompt"]} if {
-	some rule in ["email", "phone", "person"]
 	input.request.provider != "anthropic"
+	some rule in ["email", "phone", "person"]
 }
 
 deny contains {"code": "images_abroad", "message": "Images may only go to our own provider."} if {
