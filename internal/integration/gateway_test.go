@@ -159,10 +159,13 @@ func (p *process) token(user, org string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// saveKey gives an organisation a provider key through the console's API.
-func (p *process) saveKey(org, key string) {
+// saveKey gives an organisation a key for Anthropic through the console's API.
+func (p *process) saveKey(org, key string) { p.t.Helper(); p.saveKeyOf(org, "anthropic", key) }
+
+// saveKeyOf gives an organisation a key for a provider.
+func (p *process) saveKeyOf(org, provider, key string) {
 	p.t.Helper()
-	body, err := json.Marshal(map[string]string{"provider": "anthropic", "key": key, "label": "integration"})
+	body, err := json.Marshal(map[string]string{"provider": provider, "key": key, "label": "integration"})
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func startBench(t *testing.T, answers map[string]upstream.Script) bench {
 		}
 		return upstream.Answer(r, "You said "+content+".")
 	})
-	b.process = startDev(t, fmt.Sprintf("providers:\n  anthropic: {kind: anthropic, baseUrl: %q}\nplans:\n  paying: {requestsPerMinute: 1000000, concurrent: 100}\n  lingering: {requestsPerMinute: 1000000, concurrent: 100}\n", b.up.URL)).ready()
+	b.process = startDev(t, fmt.Sprintf("providers:\n  anthropic: {kind: anthropic, baseUrl: %q}\nplans:\n  paying: {requestsPerMinute: 1000000, concurrent: 100}\n  lingering: {requestsPerMinute: 1000000, concurrent: 100}\nlimits: {attempts: 1, trip: 1000000}\n", b.up.URL)).ready()
 	b.saveKey("acme.example", payingKey)
 	b.token = b.process.token("editor", "acme.example")
 	return b
