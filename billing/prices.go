@@ -12,6 +12,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lossless-group/gateway/chat"
@@ -175,14 +176,16 @@ type fileCatalogue struct {
 // schemaID is the one form of price file this package reads.
 const schemaID = "gateway.prices/v1"
 
-// Embedded returns the catalogue that ships with the gateway.
-func Embedded() *Catalogue {
+// Embedded returns the catalogue that ships with the gateway. It is read once: 1,700 rows take milliseconds, and nobody can change them.
+func Embedded() *Catalogue { return shipped() }
+
+var shipped = sync.OnceValue(func() *Catalogue {
 	c, err := LoadCatalogue(embedded)
 	if err != nil {
 		panic(err) // the file is compiled in and a test loads it
 	}
 	return c
-}
+})
 
 // LoadCatalogue reads a price file of schema gateway.prices/v1. Rates are decimal strings in USD per million tokens
 // with at most six decimals. A missing cache or modality rate is that of the text around it, a missing output or search rate is not
