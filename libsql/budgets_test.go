@@ -19,8 +19,8 @@ func TestBudgetsConform(t *testing.T) {
 }
 
 func TestBudgetsNeverOverspendOnDisk(t *testing.T) {
-	for seed := range uint64(3) {
-		budgettest.Rush(t, open(t, fileConfig(t.TempDir())).Budgets, seed, 1000, 1)
+	for seed := range uint64(rushSeeds) {
+		budgettest.Rush(t, open(t, fileConfig(t.TempDir())).Budgets, seed, rushCallers, 1)
 	}
 }
 

@@ -1,0 +1,5 @@
+//go:build !race
+
+package libsql_test
+
+const rushSeeds, rushCallers = 3, 1000
