@@ -245,10 +245,28 @@ func (d *neutral) block(at string, raw []byte) (p chat.Part, ok bool) {
 	case "search_result":
 		d.search(&p, at, fields)
 	default:
-		p.Kind, p.Raw, p.Producer = chat.PartOther, raw, chat.AnthropicMessages
+		p.Kind, p.Raw, p.Producer = chat.PartOther, unmarked(raw, p.Mark), chat.AnthropicMessages
 		d.lose(at, chat.Dropped, "a block of kind "+clip([]byte(kind))+" is known to its own provider alone")
 	}
 	return p, true
+}
+
+// unmarked is a block without its cache mark, which its part carries instead: who writes the request counts the marks of all its parts.
+func unmarked(raw []byte, mark chat.TTL) []byte {
+	if mark == chat.NoCache {
+		return raw
+	}
+	out := []byte{'{'}
+	each(raw, func(name string, v []byte) {
+		if name == "cache_control" {
+			return
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(append(appendString(out, name), ':'), v...)
+	})
+	return append(out, '}')
 }
 
 func (d *neutral) result(p *chat.Part, at string, fields map[string][]byte) {
