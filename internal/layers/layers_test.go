@@ -11,13 +11,13 @@ import (
 var rules = Rules{
 	Rank: map[string]int{
 		"cmd/gateway":     6,
-		"gateway/httpapi": 5, "admin": 5, "libsql": 5, "policy/rego/author": 5, "provider/*": 5, "dispatch/*": 5, "tenancy/jwks": 5, "tenancy/me": 5, "journal": 5,
+		"gateway/httpapi": 5, "admin": 5, "libsql": 5, "policy/rego/author": 5, "policy/spill": 5, "provider/*": 5, "dispatch/*": 5, "tenancy/jwks": 5, "tenancy/me": 5, "journal": 5,
 		"gateway": 4, "policy/rego": 4, "policy/rego/worker": 4, "provider/exchange": 4,
-		"billing/usage": 1, "billing/pricecheck": 3,
+		"billing/usage": 1, "billing/limit": 1, "billing/pricecheck": 3, "billing/notify": 3, "billing/report": 3, "billing/closing": 4, "billing/reconcile": 4, "billing/export": 4, "billing/statement": 4,
 		"redaction/score": 3, "redaction/external": 3, "policy/rego/check": 3, "policy/rego/fuel": 3, "policy/rego/templates": 3,
-		"provider": 3, "cache": 3, "transcript": 3, "metrics": 3,
-		"policy": 2, "billing": 2, "dispatch": 2, "redaction": 2, "keyring": 2,
-		"tenancy": 1, "wire/*": 1,
+		"signing": 3, "provider": 3, "cache": 3, "transcript": 3, "runs": 3, "metrics": 3,
+		"apps": 3, "policy": 2, "billing": 2, "dispatch": 2, "redaction": 2, "keyring": 2,
+		"tenancy": 1, "wire/*": 1, "egress": 1,
 		"chat": 0, "fault": 0, "sse": 0, "jsonscan": 0, "migrations": 0,
 	},
 	Fences: map[string][]string{
@@ -28,14 +28,15 @@ var rules = Rules{
 		"github.com/open-policy-agent":              {"policy/rego"},
 		"github.com/prometheus":                     {"metrics"},
 		"go.opentelemetry.io":                       {"metrics"},
-		"github.com/golang-jwt":                     {"tenancy", "cmd/gateway"},
+		"github.com/golang-jwt":                     {"tenancy", "signing", "cmd/gateway"},
 		"github.com/santhosh-tekuri/jsonschema":     {"dispatch"},
+		"github.com/modelcontextprotocol":           {"dispatch/mcp"},
 		Module + "/gateway/httpapi":                 {"cmd/gateway"},
 	},
 	Only: map[string][]string{
 		"gateway/httpapi": {"gateway", "dispatch", "chat", "tenancy", "fault", "sse", "wire"},
 	},
-	TestOnly: []string{"internal", "bench", "billing/ledgertest", "billing/budgettest", "transcript/transcripttest", "dispatch/pendingtest", "tenancy/tenancytest", "keyring/keyringtest",
+	TestOnly: []string{"internal", "bench", "billing/ledgertest", "billing/budgettest", "transcript/transcripttest", "dispatch/pendingtest", "apps/appstest", "tenancy/tenancytest", "keyring/keyringtest",
 		"policy/settingstest", "policy/revisiontest", "policy/decisiontest", "provider/providertest"},
 }
 
