@@ -107,6 +107,11 @@ const (
 	dateOfBirth
 	dateTime
 	personName
+	personAge
+	userName
+	postalCode
+	postalAddress
+	organisation
 	entityCount
 )
 
@@ -214,7 +219,7 @@ var catalogue = [entityCount]row{
 	ibanCode:          {name: "IBAN_CODE", short: shortIBAN, label: "[IBAN]", score: 1, anchor: digitGroup, find: findIBAN},
 	phoneNumber:       {name: "PHONE_NUMBER", short: shortPhone, label: "[PHONE]", score: 0.85, anchor: hooked},
 	jsonWebToken:      {name: "JWT", short: "JWT", label: "[JWT]", score: 1, secret: true, anchor: keyStart, head: jwtAt},
-	privateKey:        {name: "PRIVATE_KEY", short: "PRIVATE_KEY", label: "[PRIVATE_KEY]", score: 1, secret: true, anchor: pemStart, head: pemAt},
+	privateKey:        {name: "PRIVATE_KEY", short: "PRIVATE_KEY", label: "[PRIVATE_KEY]", score: 1, secret: true, anchor: pemStart, head: privateKeyAt},
 	secretKey:         {name: "SECRET", short: "SECRET", label: "[SECRET]", score: 0.95, secret: true, anchor: keyStart, head: keyAt},
 	urlCredentials:    {name: "URL_CREDENTIALS", short: "URLCRED", label: "[URL_PASSWORD]", score: 0.9, secret: true, anchor: hooked},
 	databaseDSN:       {name: "DB_DSN", short: "DSN", label: "[DSN_PASSWORD]", score: 0.9, secret: true, anchor: hooked},
@@ -312,6 +317,11 @@ var catalogue = [entityCount]row{
 	dateOfBirth:       {name: "DATE_OF_BIRTH", short: "DOB", label: "[DATE_OF_BIRTH]", score: 0.9, level: inStrict, anchor: hooked},
 	dateTime:          {name: "DATE_TIME", short: "DATE", label: "[DATE]", score: 0.9, level: optIn, anchor: hooked},
 	personName:        {name: "PERSON", short: "PERSON", label: "[PERSON]", score: 0.9, level: optIn, anchor: hooked},
+	personAge:         {name: "AGE", short: "AGE", label: "[AGE]", score: 0.7, level: optIn, anchor: hooked},
+	userName:          {name: "USERNAME", short: "USERNAME", label: "[USERNAME]", score: 0.7, level: optIn, anchor: hooked},
+	postalCode:        {name: "POSTCODE", short: "POSTCODE", label: "[POSTCODE]", score: 0.7, level: optIn, anchor: hooked},
+	postalAddress:     {name: "ADDRESS", short: "ADDRESS", label: "[ADDRESS]", score: 0.7, level: optIn, anchor: hooked},
+	organisation:      {name: "ORGANIZATION", short: "ORG", label: "[ORGANIZATION]", score: 0.7, level: optIn, anchor: hooked},
 }
 
 // anchored lists the entities of each anchor, in catalogue order.

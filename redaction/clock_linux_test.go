@@ -18,3 +18,14 @@ func threadTime(tb testing.TB) time.Duration {
 	}
 	return time.Duration(ts.Nano())
 }
+
+// switches counts how often the calling thread had to leave its processor so far.
+func switches(tb testing.TB) int64 {
+	tb.Helper()
+	const thread = 1 // RUSAGE_THREAD
+	var u syscall.Rusage
+	if err := syscall.Getrusage(thread, &u); err != nil {
+		tb.Fatal(err)
+	}
+	return u.Nivcsw
+}

@@ -1,5 +1,7 @@
 package redaction
 
+import "strings"
+
 // codeRule is an entity whose values are one word of letters and digits. In the pattern A is a letter, 9 a digit and * either.
 type codeRule struct {
 	ent     entity
@@ -71,10 +73,10 @@ func (sc *scanner) code(s string, from, to int, on entitySet) {
 		}
 		if !filled {
 			filled = true
-			mixed = capitals(w[:n], s[from:to])
+			mixed = capitals(w[:n], s[from:to]) || hexWord(s[from:to])
 		}
 		st := c.st
-		if mixed { // capitals among small letters are how random identifiers are made
+		if mixed { // capitals among small letters are how random identifiers are made, and small hexadecimal is an abbreviated commit
 			st = weak
 		}
 		if (c.check == nil || c.check(w[:n])) && sc.accept(s, c.ent, st, from, to) {
@@ -111,6 +113,7 @@ type phrase struct {
 type phrasesOf struct {
 	led, unled       [32][]phrase
 	ledSet, unledSet [32]entitySet
+	letters          [32]int // at most, of what stands before the first digit
 }
 
 var phrases = compilePhrases(usPhrases, ukPhrases, germanPhrases, europeanPhrases, asianPhrases, africanPhrases)
@@ -132,6 +135,7 @@ func compilePhrases(lists ...[]phraseRule) *phrasesOf {
 				if firstRuns(r.pattern[k:])&(1<<n) != 0 {
 					lists[n] = append(lists[n], p)
 					sets[n] = sets[n].with(r.ent)
+					t.letters[n] = max(t.letters[n], len(p.before)-strings.Count(p.before, " ")-strings.Count(p.before, "_"))
 				}
 			}
 		}
@@ -164,7 +168,16 @@ func firstRuns(pattern string) (runs uint32) {
 func (sc *scanner) phrase(s string, i, to int, on entitySet) (next int) {
 	run := min(to-i, len(phrases.led)-1)
 	if on.meets(phrases.ledSet[run]) {
-		if b := before(s, i); isLetter(b) || (b == ' ' || b == '-') && isLetter(before(s, i-1)) {
+		k := i
+		if b := before(s, i); b == ' ' || b == '-' {
+			k--
+		}
+		// Most numbers stand behind a word that is longer than what any phrase begins with.
+		far := max(0, k-phrases.letters[run]-1)
+		for k > far && isLetter(s[k-1]) {
+			k--
+		}
+		if k > far && k < i && isLetter(s[k]) || far == 0 && k < i {
 			next = sc.phraseOf(phrases.led[run], s, i, to, on)
 		}
 	}

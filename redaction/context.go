@@ -182,7 +182,7 @@ func (l *lexicon) mentioned(s string, from, to int) (set entitySet) {
 			}
 			i++
 		}
-		w := s[j:i]
+		w := s[max(j, pastEscape(s, j, i)):i]
 		if !wide && !l.may(w) {
 			continue
 		}
@@ -212,7 +212,7 @@ func (sc *scanner) context(s string, from, to int) entitySet {
 	if sc.contextAt == from+1 {
 		return sc.contextSet
 	}
-	set := sc.keySet
+	set := sc.keySet.or(sc.header(s, from))
 	if !sc.blockKnown(from, to) || !sc.blockSet.empty() {
 		set = set.or(sc.nearby(s, from, to))
 	}
@@ -240,7 +240,7 @@ func (sc *scanner) look(s string, from, to int) {
 		sc.blockFrom, sc.blockTo = from, min(len(s), to+sc.blockSize)
 		sc.blockSet = words.mentioned(s, max(0, from-8*contextBefore), min(len(s), sc.blockTo+contextAfter+maxWord))
 	}
-	sc.possible = sc.keySet.or(sc.blockSet).or(sc.bare)
+	sc.possible = sc.keySet.or(sc.blockSet).or(sc.bare).or(sc.header(s, from))
 }
 
 // everything is the set of all entities.
@@ -298,10 +298,10 @@ func (sc *scanner) nearby(s string, from, to int) (set entitySet) {
 			}
 			j--
 		}
-		w, ours := s[j:i], bodyFollows(s, i)
+		w, ours := s[max(j, pastEscape(s, j, i)):i], bodyFollows(s, i)
 		cost += i - j
 		i = j
-		if ours {
+		if ours || w == "" {
 			next = ""
 			continue
 		}

@@ -20,8 +20,10 @@ func at(s string, i int) byte {
 func joinedLeft(s string, i int) bool {
 	b := before(s, i)
 	switch b {
-	case '-', '.', '_', '/', ',':
+	case '-', '.', '_', '/':
 		return isAlnum(before(s, i-1))
+	case ',': // thousands; in a row of a table every value stands behind a comma
+		return isDigit(before(s, i-1)) && isDigit(at(s, i+2)) && !isDigit(at(s, i+3))
 	}
 	return isAlnum(b)
 }

@@ -1,5 +1,7 @@
 package redaction
 
+import "strings"
+
 // ibanLength holds the length of an IBAN per country, from the ISO 13616 registry.
 var ibanLength = map[string]int{
 	"AD": 24, "AE": 23, "AL": 28, "AT": 20, "AZ": 28, "BA": 20, "BE": 16, "BG": 22, "BH": 22, "BI": 27, "BR": 29, "BY": 28, "CH": 21,
@@ -11,17 +13,28 @@ var ibanLength = map[string]int{
 	"SO": 23, "ST": 25, "SV": 28, "TL": 23, "TN": 24, "TR": 26, "UA": 29, "VA": 22, "VG": 24, "XK": 20, "YE": 30,
 }
 
-// findIBAN accepts an IBAN in electronic form or in groups of four, in capitals or in small letters: the country's length and the mod-97
-// check of ISO 7064.
+// ibanDigits are the countries whose IBANs hold digits only behind the country code, from the same registry.
+var ibanDigits = func() map[string]bool {
+	m := map[string]bool{}
+	for c := range strings.FieldsSeq("AE AT BA BE BI CR CZ DE DJ DK EE EG ES FI FO GL HR HU IL IS LT LY ME MN MR NO PL PT RS SD SE SI SK SO ST TL TN VA XK") {
+		m[c] = true
+	}
+	return m
+}()
+
+// findIBAN accepts an IBAN in electronic form or in groups of four, in capitals or in small letters: the country's length, its digits and the
+// mod-97 check of ISO 7064.
 func findIBAN(s string, from, to int) (int, int) {
 	start := from - 2
 	if start < 0 || to-from < 2 || !isLetter(s[start]) || !isLetter(s[start+1]) || isAlnum(before(s, start)) {
 		return -1, 0
 	}
-	want := ibanLength[string([]byte{s[start] &^ 0x20, s[start+1] &^ 0x20})]
+	country := [2]byte{s[start] &^ 0x20, s[start+1] &^ 0x20}
+	want := ibanLength[string(country[:])]
 	if want == 0 {
 		return -1, 0
 	}
+	digits := ibanDigits[string(country[:])]
 	// The sum runs over the rearranged code: the first four characters are kept back and added at the end.
 	sum, n, i, sep := 0, 0, start, byte(0)
 	upper, lower := false, false
@@ -35,7 +48,7 @@ func findIBAN(s string, from, to int) (int, int) {
 		} else if n > 4 && n%4 == 0 && sep != 0 {
 			return -1, 0
 		}
-		if !isAlnum(b) {
+		if !isAlnum(b) || n >= 2 && (digits || n < 4) && !isDigit(b) {
 			return -1, 0
 		}
 		upper, lower = upper || b-'A' < 26, lower || b-'a' < 26

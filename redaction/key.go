@@ -137,7 +137,7 @@ func (f *keyFormat) at(s string, i int, more bool) match {
 	if !random(s[p:min(m.end, p+judged)], f.entropy) && (f.proven == nil || m.v == open || !f.proven(s[p:m.end])) {
 		return match{}
 	}
-	if isPublished(s[i:m.end]) || worded(s[p:min(m.end, p+judged)], 12, 60) {
+	if isPublished(s[i:m.end]) || readsAsWords(s[p:min(m.end, p+judged)]) {
 		return match{}
 	}
 	if m.v == open {
@@ -151,6 +151,18 @@ func (f *keyFormat) at(s string, i int, more bool) match {
 		m.end = e
 	}
 	return m
+}
+
+// readsAsWords reports whether a key's body is words put together, such as YourAccessTokenHere, which hold hardly a digit. Among random
+// ones one in some thousands would pass for words otherwise.
+func readsAsWords(body string) bool {
+	digits := 0
+	for i := range len(body) {
+		if isDigit(body[i]) {
+			digits++
+		}
+	}
+	return digits*8 < len(body) && worded(body, 12, 60)
 }
 
 // extent returns the end of the stretch of bytes of the given classes at j, and whether more text could lengthen it. A

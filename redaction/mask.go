@@ -88,6 +88,7 @@ type maskPass struct {
 	decoded  []byte
 	under    string // pointer of the document in a string that is walked, "" for the body itself
 	depth    int    // documents in documents
+	quoted   bool   // the document stands in a text: all of it is rewritten as text is, in its own spelling
 
 	blocked       int
 	blockedAt     string
@@ -130,8 +131,15 @@ func (m *maskPass) leaf(l leaf) error {
 	}
 	switch l.is {
 	case nested:
-		if done, err := m.document(l, text); done || err != nil {
+		if done, err := m.document(l, text, false); done || err != nil {
 			return err
+		}
+	case scanned:
+		// What is written with escapes inside a document that is quoted as text is only found behind them.
+		if strings.IndexByte(text, '\\') >= 0 {
+			if done, err := m.document(l, text, true); done || err != nil {
+				return err
+			}
 		}
 	case media, encoded:
 		if done, err := m.media(l, text); done || err != nil {
@@ -164,6 +172,9 @@ func (m *maskPass) act(x hit, value string, start, end int, pos position) error 
 	}
 	if inside {
 		return nil
+	}
+	if m.quoted {
+		value = string(m.body[start:end])
 	}
 	repl, act := m.s.replace(x.ent, value, x.act, pos)
 	if m.trace {
@@ -204,17 +215,17 @@ const maxNesting = 4
 
 // document walks a JSON document that stands in a string. It reports false for what is none: a model that was cut off writes
 // such, and it is read as text.
-func (m *maskPass) document(l leaf, text string) (bool, error) {
+func (m *maskPass) document(l leaf, text string, quoted bool) (bool, error) {
 	if m.depth >= maxNesting || !strings.HasPrefix(strings.TrimLeft(text, " \t\r\n"), "{") && !strings.HasPrefix(strings.TrimLeft(text, " \t\r\n"), "[") {
 		return false, nil
 	}
-	inner := maskPass{s: m.s, body: []byte(text), under: m.where(l.start), depth: m.depth + 1, trace: m.trace}
+	inner := maskPass{s: m.s, body: []byte(text), under: m.where(l.start), depth: m.depth + 1, trace: m.trace, quoted: quoted || m.quoted}
 	check := walker{b: inner.body, sink: nothing{}}
 	if check.walk(placeNever) != nil {
 		return false, nil
 	}
 	inner.detector.foreign, inner.detector.gather = m.detector.foreign, m.detector.gather
-	inner.walker = walker{b: inner.body, sink: &inner, pos: l.pos, free: m.walker.free}
+	inner.walker = walker{b: inner.body, sink: &inner, pos: l.pos, free: m.walker.free || inner.quoted}
 	if err := inner.walker.walk(placeInput); err != nil {
 		return false, nil
 	}
@@ -334,10 +345,16 @@ func textual(mime string, plain []byte) bool {
 
 // number and key tell of findings in what is never rewritten: a number would change its type, a key its meaning.
 func (m *maskPass) number(start, end int, key string, pos position) error {
+	if m.quoted {
+		return m.leaf(leaf{start: start, end: end, key: key, pos: pos})
+	}
 	return m.told(m.s.p.numbers, view(m.body[start:end]), key, start, end, pos)
 }
 
 func (m *maskPass) key(start, end int, escaped bool, pos position) error {
+	if m.quoted {
+		return m.leaf(leaf{start: start, end: end, escaped: escaped, pos: pos})
+	}
 	text := view(m.body[start:end])
 	if escaped {
 		d, _ := unescape(nil, m.body[start:end])

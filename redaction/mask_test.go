@@ -135,7 +135,7 @@ func TestMaskCoversEveryPosition(t *testing.T) {
 func TestMaskLeavesUntouchable(t *testing.T) {
 	const v = "jane@example.com"
 	for _, c := range []struct{ name, body string }{
-		{"model", `{"model":"` + v + `"}`}, {"user id", `{"metadata":{"user_id":"` + v + `"}}`}, {"role", `{"messages":[{"role":"` + v + `"}]}`},
+		{"model", `{"model":"` + v + `"}`}, {"role", `{"messages":[{"role":"` + v + `"}]}`},
 		{"thinking", `{"messages":[{"content":[{"type":"thinking","thinking":"` + v + `","signature":"` + v + `"}]}]}`},
 		{"thinking, type last", `{"messages":[{"content":[{"thinking":"` + v + `","signature":"` + v + `","type":"thinking"}]}]}`},
 		{"redacted thinking", `{"messages":[{"content":[{"type":"redacted_thinking","data":"` + v + `"}]}]}`},

@@ -30,7 +30,7 @@ func pemAt(s string, i int, _ byte, more bool) match {
 		case v == undecided:
 			return match{v: undecided, strong: true}
 		case v == yes:
-			if text := window[body:k]; armour(text) == len(text) || longestBase64(text) >= minPEMBody {
+			if text := window[body:k]; armour(text) == len(text) && longestBase64(text) > 0 || longestBase64(text) >= minPEMBody {
 				return match{v: yes, end: end}
 			}
 			return match{}

@@ -1,5 +1,7 @@
 package redaction
 
+import "strings"
+
 // phone looks at the digits [from, to), with which a word begins, as the beginning of a telephone number, and returns where one ends,
 // at least to.
 func (sc *scanner) phone(s string, from, to int, on entitySet) int {
@@ -8,7 +10,7 @@ func (sc *scanner) phone(s string, from, to int, on entitySet) int {
 	}
 	b := before(s, from)
 	if on.has(phoneNumber) && (b == '+' || b == '(') {
-		if start, end := findPhone(s, from); start >= 0 {
+		if start, end := findPhone(s, from); start >= 0 && (!foreignFiction(s[start:end]) || sc.accept(s, phoneNumber, weak, start, end)) {
 			end = extension(s, end)
 			sc.add(phoneNumber, start, end)
 			return end
@@ -32,6 +34,9 @@ func (sc *scanner) phone(s string, from, to int, on entitySet) int {
 	next := to
 	if on.has(phoneNumber) && b != '+' {
 		if end, st := c.national(s, b == '('); end > 0 {
+			if st > weak && fictional(c.digitsTo(end)) {
+				st = weak
+			}
 			end = extension(s, end)
 			if sc.accept(s, phoneNumber, st, start, end) {
 				sc.add(phoneNumber, start, end)
@@ -165,6 +170,67 @@ func (c *chain) group(k int) int {
 		return c.upTo[0]
 	}
 	return c.upTo[k] - c.upTo[k-1]
+}
+
+// digitsTo returns the digits of the groups up to the one that ends at end.
+func (c *chain) digitsTo(end int) []byte {
+	for k := range c.n {
+		if c.ends[k] == end {
+			return c.d[:c.upTo[k]]
+		}
+	}
+	return nil
+}
+
+// inventedNumbers are how the national numbers begin that regulators keep for films and examples, the trunk zero included: Ofcom's and
+// ACMA's. Nobody has one, so written without a country code they prove nothing.
+var inventedNumbers = strings.Fields("07700900 02079460 01632960 01134960 01144960 01154960 01164960 01174960 01184960 01214960 01314960 01414960 01514960 01614960 08081570 09098790 03069990 0491570 025550 035550 075550 085550 027010 037010 077010 087010")
+
+// fictional reports whether a number in national form is one of a range that is kept for films and examples, or one counted up.
+func fictional(d []byte) bool {
+	if northAmericanFiction(d) || countedUp(d) {
+		return true
+	}
+	for _, p := range inventedNumbers {
+		if strings.HasPrefix(view(d), p) {
+			return true
+		}
+	}
+	return false
+}
+
+// northAmericanFiction reports whether the last ten digits are NXX 555 01XX.
+func northAmericanFiction(d []byte) bool {
+	n := len(d) - 10
+	return n >= 0 && string(d[n+3:n+8]) == "55501" && d[n] >= '2'
+}
+
+// countedUp reports whether the last eight digits count: 12345678, 34567890.
+func countedUp(d []byte) bool {
+	const run = 8
+	if len(d) < run {
+		return false
+	}
+	for i := len(d) - run + 1; i < len(d); i++ {
+		if d[i] != d[i-1]+1 && (d[i] != '0' || d[i-1] != '9') {
+			return false
+		}
+	}
+	return true
+}
+
+// foreignFiction reports whether an international number has a number of North American fiction behind another country's code: who
+// writes one wants an example, and no such subscriber need exist.
+func foreignFiction(number string) bool {
+	var d [maxPhone]byte
+	n := 0
+	for i := range len(number) {
+		if isDigit(number[i]) && n < len(d) {
+			d[n] = number[i]
+			n++
+		}
+	}
+	return n > 0 && d[0] != '1' && northAmericanFiction(d[:n])
 }
 
 // national returns where the number without a plus sign ends, or 0, and how much its form proves.

@@ -40,31 +40,35 @@ func onlyTokens() *Profile {
 func FuzzRestoreUndoesMask(f *testing.F) {
 	seeds(f)
 	e, p := testEngine(f), onlyTokens()
-	f.Fuzz(func(t *testing.T, text string) {
-		s := e.Session(testScope, p)
-		masked := s.MaskText(text)
-		if got := s.Restore(masked); got != text {
-			t.Errorf("Restore(Mask(%q)) = %q by way of %q", text, got, masked)
-		}
-		if again := s.MaskText(masked); again != masked {
-			t.Errorf("masking twice: %q, then %q", masked, again)
-		}
-	})
+	f.Fuzz(func(t *testing.T, text string) { restoreUndoesMask(t, e, p, text) })
+}
+
+func restoreUndoesMask(t testing.TB, e *Engine, p *Profile, text string) {
+	s := e.Session(testScope, p)
+	masked := s.MaskText(text)
+	if got := s.Restore(masked); got != text {
+		t.Errorf("Restore(Mask(%q)) = %q by way of %q", text, got, masked)
+	}
+	if again := s.MaskText(masked); again != masked {
+		t.Errorf("masking twice: %q, then %q", masked, again)
+	}
 }
 
 func FuzzMaskIsIdempotent(f *testing.F) {
 	seeds(f)
 	e, p := testEngine(f), mustProfile(f, "balanced")
-	f.Fuzz(func(t *testing.T, text string) {
-		s := e.Session(testScope, p)
-		masked := s.MaskText(text)
-		if again := s.MaskText(masked); again != masked {
-			t.Errorf("%q masks to %q, then to %q", text, masked, again)
-		}
-		if other := e.Session(testScope, p).MaskText(text); other != masked {
-			t.Errorf("%q masks to %q in one session and to %q in another", text, masked, other)
-		}
-	})
+	f.Fuzz(func(t *testing.T, text string) { maskIsIdempotent(t, e, p, text) })
+}
+
+func maskIsIdempotent(t testing.TB, e *Engine, p *Profile, text string) {
+	s := e.Session(testScope, p)
+	masked := s.MaskText(text)
+	if again := s.MaskText(masked); again != masked {
+		t.Errorf("%q masks to %q, then to %q", text, masked, again)
+	}
+	if other := e.Session(testScope, p).MaskText(text); other != masked {
+		t.Errorf("%q masks to %q in one session and to %q in another", text, masked, other)
+	}
 }
 
 // withTokens gives a session a map, and turns markers in the text into its tokens, so that random texts hold some.
@@ -185,36 +189,38 @@ func FuzzMaskKeepsJSON(f *testing.F) {
 	for _, s := range []string{`{}`, `[]`, `"jane@example.com"`, `{"messages":[{"role":"user","content":"jane\u0040example.com \ud83d\ude00 \ud83d"}]}`, `{"a":[1,2.5e3,true,null,{"b":"a@b.co\n"}]}`, `{"system":"\"a@b.co\"","x":{"type":"thinking","thinking":"a@b.co"}}`, ` [ "+14155552671" , { } ] `, `{"a":`, `{"a":"\x"}`, "\"\\", `01`, `-`, `{"a" "b"}`} {
 		f.Add([]byte(s))
 	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		s := e.Session(testScope, p)
-		m, err := s.Mask(chat.AnthropicMessages, body)
-		if !json.Valid(body) {
-			return // what is refused and what is passed on for the provider to refuse is both fine
-		}
-		if err != nil {
-			t.Fatalf("%q is JSON, but: %v", body, err)
-		}
-		var in, out any
-		if json.Unmarshal(body, &in) != nil {
-			return // numbers beyond float64
-		}
-		if err := json.Unmarshal(m.Bytes(), &out); err != nil {
-			t.Fatalf("%q became %q: %v", body, m.Bytes(), err)
-		}
-		if !reflect.DeepEqual(skeleton(in), skeleton(out)) {
-			t.Fatalf("%q became %q", body, m.Bytes())
-		}
-		if again, err := s.Mask(chat.AnthropicMessages, m.Bytes()); err != nil || !bytes.Equal(again.Bytes(), m.Bytes()) {
-			t.Fatalf("%q becomes %q, then %q (%v)", body, m.Bytes(), again.Bytes(), err)
-		}
-		if !utf8.Valid(body) {
-			return
-		}
-		back := s.RestoreJSON(m.Bytes())
-		if err := json.Unmarshal(back, &out); err != nil {
-			t.Fatalf("%q restored to %q: %v", m.Bytes(), back, err)
-		}
-	})
+	f.Fuzz(func(t *testing.T, body []byte) { maskKeepsJSON(t, e, p, body) })
+}
+
+func maskKeepsJSON(t testing.TB, e *Engine, p *Profile, body []byte) {
+	s := e.Session(testScope, p)
+	m, err := s.Mask(chat.AnthropicMessages, body)
+	if !json.Valid(body) {
+		return // what is refused and what is passed on for the provider to refuse is both fine
+	}
+	if err != nil {
+		t.Fatalf("%q is JSON, but: %v", body, err)
+	}
+	var in, out any
+	if json.Unmarshal(body, &in) != nil {
+		return // numbers beyond float64
+	}
+	if err := json.Unmarshal(m.Bytes(), &out); err != nil {
+		t.Fatalf("%q became %q: %v", body, m.Bytes(), err)
+	}
+	if !reflect.DeepEqual(skeleton(in), skeleton(out)) {
+		t.Fatalf("%q became %q", body, m.Bytes())
+	}
+	if again, err := s.Mask(chat.AnthropicMessages, m.Bytes()); err != nil || !bytes.Equal(again.Bytes(), m.Bytes()) {
+		t.Fatalf("%q becomes %q, then %q (%v)", body, m.Bytes(), again.Bytes(), err)
+	}
+	if !utf8.Valid(body) {
+		return
+	}
+	back := s.RestoreJSON(m.Bytes())
+	if err := json.Unmarshal(back, &out); err != nil {
+		t.Fatalf("%q restored to %q: %v", m.Bytes(), back, err)
+	}
 }
 
 func TestTokensBelongToTheirScope(t *testing.T) {

@@ -50,6 +50,9 @@ type tail struct {
 	keep   uint8  // not 0: the last change goes on over following bytes of these classes
 }
 
+// afterHidden is what stands before the text behind a hidden value: the end of its label.
+const afterHidden = ']'
+
 // read goes once from left to right: at each place a secret is hidden before a token is restored, and what was restored
 // is not looked at again. With more, it stops at the first place that the text so far does not decide; every decision it
 // does make holds for whatever follows, so a text gives the same result in one piece as in many.
@@ -61,7 +64,8 @@ func (r reader) read(text string, prev byte, more bool, out []change) ([]change,
 	hide, restore := !hideOn.empty(), r.restores()
 	for i := 0; i < len(text); {
 		b := text[i]
-		key := hide && (b == '-' || keyFirst[b] && !isAlnum(prev) && keyMayStart(text, i))
+		armour := hide && (b == '-' || mayBePutty(text, i))
+		key := armour || hide && keyFirst[b] && !isAlnum(prev) && keyMayStart(text, i)
 		token := restore && r.s.starts[b]
 		if !key && !token {
 			prev = b
@@ -70,7 +74,7 @@ func (r reader) read(text string, prev byte, more bool, out []change) ([]change,
 		}
 		if key {
 			a := keyStart
-			if b == '-' {
+			if armour {
 				a = pemStart
 			}
 			var m match
@@ -101,10 +105,13 @@ func (r reader) read(text string, prev byte, more bool, out []change) ([]change,
 					repl = catalogue[ent].label
 				}
 				out = append(out, change{i, m.end, repl, ent, act})
-				if m.v == open {
+				if m.v == open && act != Flag {
 					return out, tail{hold: m.end, keep: m.keep}
 				}
-				prev = text[m.end-1]
+				prev = afterHidden
+				if act == Flag {
+					prev = text[m.end-1]
+				}
 				i = m.end
 				continue
 			}
@@ -230,7 +237,7 @@ func (s *Session) RestoreJSON(raw []byte) []byte {
 
 // RestoreBody rewrites a complete, not streamed response body: what the model made up is hidden as the profile says, then tokens are
 // restored, in text and in the arguments of tool calls. Thinking and signatures stay as they are, because the provider
-// checks them when they come back; log probabilities go, because they spell the text out. A body that is not JSON is a fault of kind
+// checks them when they come back; where text changes log probabilities go, because they spell it out. A body that is not JSON is a fault of kind
 // Upstream, and one with what the profile blocks in answers a fault of kind Forbidden with code content_policy.
 func (s *Session) RestoreBody(proto chat.Protocol, body []byte) ([]byte, error) {
 	const op = "redaction.RestoreBody"
@@ -266,6 +273,9 @@ func (r reader) body(raw []byte, p place, pos position) ([]byte, error) {
 	if err := pass.walker.walk(p); err != nil {
 		return nil, err
 	}
+	if pass.gone == len(pass.edits) { // no text has changed, so what spells it out may stay
+		return raw, nil
+	}
 	return apply(raw, pass.edits, nil), nil
 }
 
@@ -278,6 +288,7 @@ type readPass struct {
 	changes []change
 	decoded []byte
 	depth   int
+	gone    int // of the edits, those that take out what repeats text in another form
 }
 
 var _ sink = (*readPass)(nil)
@@ -331,5 +342,6 @@ func (p *readPass) without(start, end int) {
 	if p.body[start] == '[' {
 		empty = "[]"
 	}
+	p.gone++
 	p.edits = append(p.edits, chat.Edit{Start: start, End: end, Text: []byte(empty)})
 }

@@ -65,6 +65,7 @@ type scanner struct {
 	blockSet, keySet   entitySet
 	keyKnown           bool
 
+	table   table
 	folding folding
 	chain   chain
 	scratch [maxCode]byte // of the value at hand: validators are called through variables, so it cannot stay on the stack
@@ -79,6 +80,7 @@ func (sc *scanner) scan(s string, on entitySet) {
 	sc.spans = sc.spans[:0]
 	sc.lifted = 0
 	sc.contextAt, sc.lookedTo, sc.blockTo, sc.blockSize, sc.keySet, sc.keyKnown = 0, -contextBlock, 0, 0, entitySet{}, false
+	sc.table.begin()
 	if on.empty() {
 		return
 	}
@@ -220,7 +222,7 @@ func (sc *scanner) run(s string, start, end int, f uint8, on entitySet) int {
 	}
 	if end-start >= minKeyRun {
 		for j := start; j < end; {
-			if (j == 0 || !isAlnum(s[j-1])) && keyMayStart(s, j) {
+			if keyMayStart(s, j) && sc.fresh(s, j) {
 				if e := sc.head(s, keyStart, j, on); e > j {
 					j = e
 					continue
@@ -328,11 +330,20 @@ func (sc *scanner) around(s string, a anchor, from, to int, on entitySet) int {
 	return next
 }
 
+// fresh reports whether a word may begin at i: nothing, no letter and no digit is before it, or a secret, of which a label will be left.
+func (sc *scanner) fresh(s string, i int) bool { return !isAlnum(before(s, i)) || sc.hiddenTo(i) }
+
+// hiddenTo reports whether the last span is a secret's that ends at i.
+func (sc *scanner) hiddenTo(i int) bool {
+	k := len(sc.spans)
+	return k > 0 && sc.spans[k-1].end == i && catalogue[sc.spans[k-1].ent].secret
+}
+
 // head asks the head validators of an anchor and returns the end of the span found, or i.
 func (sc *scanner) head(s string, a anchor, i int, on entitySet) int {
-	prev := byte(0)
-	if i > 0 {
-		prev = s[i-1]
+	prev := before(s, i)
+	if sc.hiddenTo(i) {
+		prev = ']'
 	}
 	for _, e := range anchored[a] {
 		if !on.has(e) {

@@ -9,6 +9,9 @@ import (
 	"testing"
 )
 
+// secretClasses are the entities that hold something that opens a door.
+var secretClasses = setOf(secretKey, jsonWebToken, privateKey, genericSecret, urlCredentials, databaseDSN, authHeader)
+
 // corpus calls look with each file under root that keep keeps, and returns the bytes it read.
 func corpus(t *testing.T, root string, most int, keep func(path string) bool, look func(path, text string)) (n int) {
 	t.Helper()

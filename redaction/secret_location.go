@@ -115,7 +115,7 @@ func userInfo(s string, start, i int) (from, to int, ent entity) {
 // unset reports whether a password in a URL is none: empty, a name for one, or a template to be filled.
 func unset(v string) bool {
 	switch strings.ToLower(v) {
-	case "", "password", "pass", "passwd", "pwd", "pw", "secret", "token", "xxx", "user", "username", "apikey", "api_key", "my-password", "mypassword", "your_password", "yourpassword", "<password>", "port", "bar@baz":
+	case "", "password", "pass", "passwd", "pwd", "pw", "secret", "token", "xxx", "user", "username", "apikey", "api_key", "my-password", "mypassword", "your_password", "yourpassword", "<password>", "port", "bar@baz", "none", "null", "nil", "undefined":
 		return true
 	}
 	if strings.ContainsAny(v, "${}<>()[]*") || strings.HasPrefix(v, "%") && len(v) <= 4 {

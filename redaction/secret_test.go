@@ -215,6 +215,8 @@ func TestNoSecretHere(t *testing.T) {
 	hash := hex.EncodeToString([]byte(drawn(3, base62Chars, 20)))
 	uuid := "123e4567-e89b-12d3-a456-426614174000"
 	for _, c := range []struct{ name, text string }{
+		{"name with a number", `"key": "goog-k8s-cluster-name"`}, {"names in a list", `'gss_key', 'gss_krb5_rfc1964_keydata'`}, {"counted up in hexadecimal", `symmetricKey = "` + strings.Repeat("0123456789"+"abcdef", 2) + `"`},
+		{"no password in Python", "def login(host, port=1, user=None, password=None)"}, {"a block without a key", "-----BEGIN " + "RSA PRIVATE KEY----- -----END " + "RSA PRIVATE KEY-----"},
 		{"environment", "const key = process.env.STRIPE_KEY_V2;"}, {"environment in Python", `token = os.environ["API_TOKEN_2"]`}, {"shell variable", "API_TOKEN=${API_TOKEN_V2}"},
 		{"template", `password: "{{ .Values.db.password1 }}"`}, {"workflow", "token: ${{ secrets.GITHUB_TOKEN2 }}"}, {"f-string", `f"token={token_2024}"`}, {"call", "secret := deriveSecret32(seed)"},
 		{"member", "apiKey = config.auth.key2048"}, {"path", `key_file = "/etc/ssl/private/server2048.key"`}, {"relative path", "secret: ./secrets/db-2024.txt"}, {"URL", `token_url = "https://id.example.com/oauth2/v2/token"`},

@@ -79,7 +79,9 @@ func looksRandom(v string, st weight) bool {
 	case isUUID(v):
 		return st >= strongWord && h >= 2.5
 	case hex == len(v):
-		return len(v) >= shortHex && h >= 3
+		return len(v) >= shortHex && h >= 3 && !placeholder(v)
+	case isIdentifier(v):
+		return false
 	case letters*4 < len(v):
 		return false
 	case st == weakWord && (len(v) < minWeak || h < weakFloor):
@@ -88,6 +90,27 @@ func looksRandom(v string, st weight) bool {
 		return false
 	}
 	return !wordy(v) && !placeholder(v)
+}
+
+// isIdentifier reports whether v is a name as programs spell them: three words or more in small letters between dashes or underscores, of which a
+// few end in a number, such as rfc1964, or are as short as k8s.
+func isIdentifier(v string) bool {
+	words, plain := 0, 0
+	for seg := range strings.FieldsFuncSeq(v, func(r rune) bool { return r == '-' || r == '_' }) {
+		letters := 0
+		for letters < len(seg) && seg[letters]-'a' < 26 {
+			letters++
+		}
+		rest := strings.TrimRight(seg[letters:], "0123456789")
+		if letters == 0 || rest != "" && len(seg) > 4 || len(seg)-letters > 4 || strings.ToLower(seg) != seg {
+			return false
+		}
+		words++
+		if letters == len(seg) && letters > 2 {
+			plain++
+		}
+	}
+	return words >= 3 && plain*2 >= words
 }
 
 func isUUID(v string) bool {

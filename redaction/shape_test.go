@@ -93,37 +93,6 @@ func TestEveryFieldOfEveryRoute(t *testing.T) {
 	}
 }
 
-// unclassified lists the members of a document that stand in no table although their object has one.
-func unclassified(v any, f field, at string) (out []string) {
-	switch v := v.(type) {
-	case []any:
-		if s := &shapes[f.to]; s.element != placeAny {
-			f.to = s.element
-		}
-		for _, x := range v {
-			out = append(out, unclassified(x, f, at+"/0")...)
-		}
-	case map[string]any:
-		p := f.to
-		if shapes[p].object != placeAny {
-			p = shapes[p].object
-		}
-		for key, x := range v {
-			_, str := x.(string)
-			if s := &shapes[p]; s.fields != nil && !s.strict {
-				if _, ok := s.fields[key]; !ok {
-					out = append(out, at+"/"+key)
-				}
-			}
-			m := p.member(key, sight{}, str)
-			if m.is != never {
-				out = append(out, unclassified(x, m, at+"/"+key)...)
-			}
-		}
-	}
-	return out
-}
-
 // Who adds a field to a route has to say what becomes of it.
 func TestEveryFieldIsClassified(t *testing.T) {
 	planted := map[string]bool{"/unknown_field": true, "/messages/0/content/0/body": true, "/messages/0/content/0/hint": true, "/messages/0/content/0/alt": true, "/input/0/payload": true}

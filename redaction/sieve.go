@@ -149,6 +149,21 @@ func (v *sieve) scan(n int, out *strings.Builder) (stopped bool) {
 	return false
 }
 
+// hidden reports whether a detection is no value but a token or a hash: one that stands where a secret would, as in a URL, or whose
+// first word looks like a name.
+func (p *Profile) hidden(text string, x span) bool {
+	value := text[x.start:x.end]
+	if value[0]-'A' >= 26 || strings.Trim(value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
+		return false
+	}
+	if _, token := p.wellFormed(value); token {
+		return true
+	}
+	letters, hash := strings.CutPrefix(value, p.row(x.ent).short+"_H_")
+	return hash && len(letters) == hashLetters && strings.Trim(letters, alphabet) == "" ||
+		bodyFollows(text, x.end) || strings.HasPrefix(text[x.end:], "_H_") && bodyFollows(text, x.end+len("_H"))
+}
+
 // dull reports whether a unit is a short word of letters: nothing in the catalogue is.
 func dull(unit []byte) bool {
 	if len(unit) > 12 {

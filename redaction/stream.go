@@ -112,6 +112,9 @@ func (c *channel) waits(added int) bool {
 	if !c.pem || len(c.held) >= maxPEM {
 		return false
 	}
+	if c.held[0] == puttyBegin[0] || strings.HasPrefix(view(c.held), ssh2Dashes+ssh2Begin) { // those are read by lines
+		return !strings.ContainsAny(view(c.held[max(0, len(c.held)-added-1):]), "\n\r\\-")
+	}
 	news := c.held[max(0, len(c.held)-added-len(pemEnd)-maxPEMLabel-len(pemDashes)):]
 	return !strings.Contains(view(news), pemDashes)
 }
@@ -121,9 +124,6 @@ func (st *Stream) settle(c *channel, more bool) string {
 	text := string(c.held)
 	if c.keep != 0 {
 		end, growing := extent(text, 0, c.keep, more)
-		if end > 0 {
-			c.prev = text[end-1]
-		}
 		text = text[end:]
 		if growing {
 			c.held = append(c.held[:0], text...)
@@ -141,12 +141,20 @@ func (st *Stream) emit(c *channel, text string, t tail) string {
 	st.r.count(c.changes)
 	out := spliced(text[:t.hold], c.changes)
 	if t.hold > 0 {
-		c.prev = text[t.hold-1]
+		c.prev = prevAt(text, t.hold, c.changes)
 	}
 	c.held = append(c.held[:0], text[t.hold:]...)
 	c.keep = t.keep
 	c.pem = t.strong && t.ent == privateKey
 	return out
+}
+
+// prevAt is the byte before hold as what follows is read with it.
+func prevAt(text string, hold int, changes []change) byte {
+	if k := len(changes); k > 0 && changes[k-1].end == hold && changes[k-1].act != "" && changes[k-1].act != Flag {
+		return afterHidden
+	}
+	return text[hold-1]
 }
 
 // ToolInput takes the next fragment of a JSON document and returns what may be passed on now. Only string values are
@@ -397,9 +405,6 @@ func (st *Stream) settleValue(c *channel, more bool) string {
 	start := 0
 	if c.keep != 0 {
 		end, growing := extent(text, 0, c.keep, more)
-		if end > 0 {
-			c.prev = text[end-1]
-		}
 		start = end
 		if growing {
 			d.drop(c, end)
@@ -419,8 +424,8 @@ func (st *Stream) settleValue(c *channel, more bool) string {
 	}
 	hold := start + t.hold
 	out = append(out, d.raw[d.offset[from]:d.offset[hold]]...)
-	if hold > start {
-		c.prev = text[hold-1]
+	if t.hold > 0 {
+		c.prev = prevAt(text[start:], t.hold, c.changes)
 	}
 	c.keep = t.keep
 	c.pem = t.strong && t.ent == privateKey

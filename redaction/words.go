@@ -1,23 +1,37 @@
 package redaction
 
-import "strings"
+import (
+	"strings"
+	"unicode/utf8"
+)
 
 // spelled are the entities that may hold no digit, at sign or colon, so that the scan of bytes passes over them. They are looked for
 // in a pass of their own, which only the policies that ask for them pay for.
-var spelled = setOf(urlAddress, personName)
+var spelled = setOf(urlAddress, personName).or(cued)
 
-// inWords looks for URLs and for people who are introduced as such.
+// inWords looks for URLs, for people who are introduced as such, and for what else words tell.
 func (sc *scanner) inWords(s string, on entitySet) {
-	url, person := on.has(urlAddress), on.has(personName)
+	url, person, cues := on.has(urlAddress), on.has(personName), on.meets(cued)
+	if cues && sc.key != "" {
+		sc.owned(s, on)
+	}
+	read := 0 // no cue below it
 	for i := 0; i < len(s); i++ {
 		b := s[i]
+		if pastEscape(s, i, i+1) > 0 && b != 'u' {
+			continue // the letter of an escape begins no word
+		}
+		starts := !wordByte(before(s, i)) || i > 1 && pastEscape(s, i-1, i) == i && s[i-2] == '\\'
+		if cues && i >= read && (isAlnum(b) || b >= utf8.RuneSelf) && starts && !isDigit(before(s, i)) && before(s, i) != '_' {
+			read = sc.cue(s, i, on)
+		}
 		switch {
 		case url && b == '.' && i > 0 && isAlnum(s[i-1]):
 			if start, end := urlAround(s, i); end > 0 {
 				sc.add(urlAddress, start, end)
 				i = end - 1
 			}
-		case person && isLetter(b) && !wordByte(before(s, i)):
+		case person && isLetter(b) && starts:
 			if start, end := personAfter(s, i); end > 0 {
 				sc.add(personName, start, end)
 				i = end - 1
@@ -102,7 +116,8 @@ func urlAround(s string, dot int) (int, int) {
 var titles = map[string]bool{"mr": true, "mrs": true, "ms": true, "miss": true, "dr": true, "prof": true, "professor": true, "herr": true, "frau": true, "madame": true, "monsieur": true, "mme": true, "senor": true, "senora": true, "signor": true, "signora": true, "sir": true}
 
 // introductions are what stands before a name in a sentence, lower case.
-var introductions = []string{"my name is ", "name is ", "i am called ", "ich hei\u00dfe ", "mein name ist ", "je m'appelle ", "me llamo ", "mi chiamo ", "mi nombre es ", "first name: ", "last name: ", "full name: ", "name: ", "dear "}
+var introductions = []string{"my name is ", "name is ", "i am called ", "ich hei\u00dfe ", "mein name ist ", "je m'appelle ", "me llamo ", "mi chiamo ", "mi nombre es ", "first name: ", "last name: ", "full name: ", "name: ", "dear ", "calls me ", "was called ", "directed by ", "starring ", "signed by ",
+	"what's your name? ", "name on the account? ", "regards,\n", "sincerely,\n", "mit freundlichen gr\u00fc\u00dfen\n"}
 
 // maxNames bounds how many words one name has.
 const maxNames = 4
@@ -126,7 +141,8 @@ func personAfter(s string, i int) (int, int) {
 	if from == 0 {
 		for _, cue := range introductions {
 			if len(s)-i > len(cue) && strings.EqualFold(s[i:i+len(cue)], cue) {
-				from = i + len(cue)
+				for from = i + len(cue); at(s, from) == ' '; from++ {
+				}
 				break
 			}
 		}
@@ -140,8 +156,15 @@ func personAfter(s string, i int) (int, int) {
 		for e < len(s) && (wordByte(s[e]) || (s[e] == '\'' || s[e] == '-') && e+1 < len(s) && wordByte(s[e+1])) {
 			e++
 		}
-		if e-k < 2 || s[k]-'A' >= 26 && s[k] < 0x80 {
-			break
+		if e-k == 1 && n > 0 && s[k]-'A' < 26 && (at(s, e) == ' ' || at(s, e) == '.' && at(s, e+1) == ' ') { // an initial
+			k = e + 1
+			if at(s, e) == '.' {
+				k++
+			}
+			continue
+		}
+		if e-k < 2 || s[k]-'A' >= 26 && s[k] < 0x80 || at(s, e) == '_' || isDigit(at(s, e)) {
+			break // no name, or a token of ours
 		}
 		end = e
 		if at(s, e) != ' ' {

@@ -18,7 +18,7 @@ import (
 )
 
 // other maps names of data sets to ours where they differ.
-var other = map[string]string{"DOMAIN_NAME": "URL"}
+var other = map[string]string{"DOMAIN_NAME": "URL", "STREET_ADDRESS": "ADDRESS", "ZIP_CODE": "POSTCODE"}
 
 // notScored are names we have no detector for, with the reason.
 var notScored = map[string]string{"DENY_LIST": "a test of word lists, which each organisation writes itself"}
@@ -43,8 +43,12 @@ type Count struct {
 	Covered  int `json:"covered"`  // every byte found
 	Extra    int `json:"extra"`    // found without overlapping a labelled span
 
-	Negatives int `json:"negatives"` // texts without a value
+	Cut        int `json:"cut"`        // labels that begin or end inside a word; they are no spans, so labelled leaves them out
+	CutCovered int `json:"cutCovered"` // of which every byte was found
+
+	Negatives int `json:"negatives"` // texts without a value, but for those that count as other
 	Flagged   int `json:"flagged"`   // in which one was found
+	Other     int `json:"other"`     // texts that are negative for this name and hold a real value of another
 
 	Weak    int `json:"weak"`    // values that prove nothing alone
 	Ignored int `json:"ignored"` // left alone without a word about them
@@ -56,8 +60,9 @@ type Count struct {
 
 // Table is the counts of one format.
 type Table struct {
-	Format string  `json:"format"` // values, sentences or secrets
-	Rows   []Count `json:"rows"`   // by name
+	Format string  `json:"format"`          // values, sentences or secrets
+	Rows   []Count `json:"rows"`            // by name
+	Kinds  []Count `json:"kinds,omitempty"` // of secrets: by what tells them
 	All    Count   `json:"all"`
 }
 
@@ -85,6 +90,10 @@ type scorer struct {
 	profiled map[string]bool   // entities the profile looks for
 	secret   *redaction.Profile
 	counts   map[string]map[string]*Count
+	apart    map[string]bool // what sentences label and the profile does not look for
+	rules    map[string]*rule
+	labelled map[string]bool // values labelled as secrets in some row
+	shapes   map[shape]bool  // of those
 	report   Report
 }
 
@@ -95,7 +104,8 @@ func Run(e *redaction.Engine, profile string, rows []Row) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	s := &scorer{e: e, profile: p, only: map[string]*redaction.Profile{}, words: map[string]string{}, profiled: map[string]bool{}, counts: map[string]map[string]*Count{}}
+	s := &scorer{e: e, profile: p, only: map[string]*redaction.Profile{}, words: map[string]string{}, profiled: map[string]bool{}, counts: map[string]map[string]*Count{},
+		apart: map[string]bool{}, rules: map[string]*rule{}, labelled: map[string]bool{}, shapes: map[shape]bool{}}
 	s.report.Profile = p.Name()
 	for _, ent := range redaction.Entities() {
 		s.words[ent.Name] = ent.Context
@@ -103,6 +113,12 @@ func Run(e *redaction.Engine, profile string, rows []Row) (Report, error) {
 	}
 	if s.secret, err = redaction.Only(secrets...); err != nil {
 		return Report{}, err
+	}
+	for _, r := range rows {
+		s.learn(r)
+		if err := s.meet(r); err != nil {
+			return Report{}, err
+		}
 	}
 	for i, r := range rows {
 		switch {
@@ -240,6 +256,23 @@ func (s *scorer) value(i int, r Row) error {
 	return nil
 }
 
+// meet notes which entities sentences name that have to be looked for alone.
+func (s *scorer) meet(r Row) error {
+	if r.Rule != "" || r.Entity != "" {
+		return nil
+	}
+	for _, l := range r.Spans {
+		name, p, err := s.known(l.Entity)
+		if err != nil {
+			return err
+		}
+		if p != nil && !s.profiled[name] {
+			s.apart[name] = true
+		}
+	}
+	return nil
+}
+
 // sentence scores a text whose spans name their entities.
 func (s *scorer) sentence(i int, r Row) error {
 	byName := map[string][]Span{}
@@ -259,11 +292,9 @@ func (s *scorer) sentence(i int, r Row) error {
 	for _, f := range s.e.Scan(s.profile, r.Text) {
 		found[f.Entity] = append(found[f.Entity], f)
 	}
-	for name := range byName {
-		if found[name] == nil && !s.profiled[name] {
-			found[name] = s.e.Scan(s.only[name], r.Text)
-			s.count("sentences", name).Alone = true
-		}
+	for name := range s.apart {
+		found[name] = s.e.Scan(s.only[name], r.Text)
+		s.count("sentences", name).Alone = true
 	}
 	for name, fs := range found {
 		if byName[name] == nil && len(fs) > 0 {
@@ -274,21 +305,6 @@ func (s *scorer) sentence(i int, r Row) error {
 		s.compare(s.count("sentences", name), i, ls, found[name])
 	}
 	return nil
-}
-
-// sample scores a row of a secrets scanner: its span may be any secret's.
-func (s *scorer) sample(i int, r Row) {
-	c := s.count("secrets", r.Rule)
-	found := s.e.Scan(s.secret, r.Text)
-	if r.Kind == "negative" {
-		c.Negatives++
-		if len(found) > 0 {
-			c.Flagged++
-			s.miss(i, r.Rule, "negative flagged")
-		}
-		return
-	}
-	s.compare(c, i, r.Spans, found)
 }
 
 func (s *scorer) tables() {
@@ -303,6 +319,9 @@ func (s *scorer) tables() {
 				t.All.plus(c)
 			}
 		}
+		if format == "secrets" {
+			t.Kinds = s.kinds(t.Rows)
+		}
 		slices.SortFunc(t.Rows, func(a, b Count) int { return cmp.Compare(a.Name, b.Name) })
 		s.report.Tables = append(s.report.Tables, t)
 	}
@@ -313,8 +332,11 @@ func (c *Count) plus(o *Count) {
 	c.Exact += o.Exact
 	c.Covered += o.Covered
 	c.Extra += o.Extra
+	c.Cut += o.Cut
+	c.CutCovered += o.CutCovered
 	c.Negatives += o.Negatives
 	c.Flagged += o.Flagged
+	c.Other += o.Other
 	c.Weak += o.Weak
 	c.Ignored += o.Ignored
 	c.Caught += o.Caught
@@ -340,16 +362,16 @@ func (r Report) Write(w io.Writer, misses bool) error {
 		case "sentences":
 			fmt.Fprintf(t, "Sentences, profile %s; entities marked * are not in it, were enabled alone, and are not in the last line.\n", r.Profile)
 		case "secrets":
-			fmt.Fprintln(t, "Secrets, all secret classes enabled; a span of any class counts.")
+			fmt.Fprintln(t, "Secrets, all secret classes enabled; a span of any class counts. Labels cut out of a word are counted apart, and so are negatives that hold another rule's secret.")
 		}
-		fmt.Fprintln(t, "name\tspans\texact %\tcovered %\textra\tprecision %\tnegatives\tleft alone %\tweak\tignored %\tcaught %\tpresent\tseen %")
-		for _, c := range append(table.Rows, table.All) {
+		fmt.Fprintln(t, "name\tspans\texact %\tcovered %\textra\tprecision %\tcut\tcovered %\tnegatives\tleft alone %\tother\tweak\tignored %\tcaught %\tpresent\tseen %")
+		for _, c := range slices.Concat(table.Rows, table.Kinds, []Count{table.All}) {
 			name := c.Name
 			if c.Alone && table.Format == "sentences" {
 				name += "*"
 			}
-			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%d\t%s\t%d\t%s\t%d\t%s\t%s\t%d\t%s\n", name, c.Labelled, share(c.Exact, c.Labelled), share(c.Covered, c.Labelled), c.Extra,
-				share(c.Covered, c.Covered+c.Extra), c.Negatives, share(c.Negatives-c.Flagged, c.Negatives), c.Weak, share(c.Ignored, c.Weak), share(c.Caught, c.Weak), c.Present, share(c.Seen, c.Present))
+			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%d\t%s\t%d\t%s\t%d\t%s\t%d\t%d\t%s\t%s\t%d\t%s\n", name, c.Labelled, share(c.Exact, c.Labelled), share(c.Covered, c.Labelled), c.Extra,
+				share(c.Covered, c.Covered+c.Extra), c.Cut, share(c.CutCovered, c.Cut), c.Negatives, share(c.Negatives-c.Flagged, c.Negatives), c.Other, c.Weak, share(c.Ignored, c.Weak), share(c.Caught, c.Weak), c.Present, share(c.Seen, c.Present))
 		}
 		fmt.Fprintln(t)
 	}
