@@ -6,7 +6,7 @@ LDFLAGS := -X main.version=$(VERSION)
 DATA ?= ./data
 ARGS ?=
 
-.PHONY: help build run test unit integration race lint vet fuzz bench clean check tools redaction-score
+.PHONY: help build run test unit integration race lint vet fuzz bench clean check tools redaction-score bench-streams
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -24,7 +24,7 @@ unit: ## unit tests, fuzz seeds and benchmarks once; no network, no Node
 	$(GO) test -timeout 10m -bench . -benchtime 1x ./...
 
 race: ## the concurrent packages under the race detector
-	$(GO) test -race -timeout 15m ./gateway/... ./journal/... ./libsql/... ./billing/... ./tenancy/... ./keyring/... ./policy/... ./dispatch/... ./provider/... ./redaction/external ./metrics
+	$(GO) test -race -timeout 15m ./gateway/... ./journal/... ./libsql/... ./billing/... ./tenancy/... ./keyring/... ./policy/... ./dispatch/... ./provider/... ./redaction/external ./metrics ./egress
 	@# what documents, scripts and recorded answers show one after the other needs no second look
 	$(GO) test -race -timeout 15m -skip 'TestDocs|TestScript|TestSDK' ./cmd/...
 	$(GO) test -race -timeout 10m -run 'Session|Stream|Policy|Restore|Mask|Log|Detector' ./redaction
@@ -46,6 +46,9 @@ fuzz: ## every fuzz target by count, FUZZ=n executions each
 bench: ## overhead against a bare reverse proxy, then the packages' own benchmarks
 	$(GO) run ./bench
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime 300ms ./redaction ./wire/... ./sse ./policy/... ./billing ./journal ./metrics ./tenancy ./keyring ./cache ./libsql
+
+bench-streams: ## a thousand streams at once for two minutes, each event timed against the upstream; wants an idle machine
+	$(GO) run ./bench -load -clients 1000 -events 1000 -pace 20ms -slice 120s -hangups 3
 
 redaction-score: ## score what redaction finds on labelled rows, ROWS=files
 	$(GO) run ./cmd/gateway redaction score $(or $(ROWS),$(wildcard ../shared/data/redaction/*.jsonl ../shared/data/redaction/*.jsonl.gz))

@@ -11,6 +11,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -22,7 +23,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
-	"github.com/lossless-group/gateway/billing"
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/keyring"
 	"github.com/lossless-group/gateway/policy"
@@ -35,16 +35,11 @@ type Auditor interface {
 	List(ctx context.Context, org tenancy.OrgID, before string, limit int) ([]tenancy.AuditEntry, string, error)
 }
 
-// Reports reads the ledger.
-type Reports interface {
-	Report(ctx context.Context, org tenancy.OrgID, q billing.Query) ([]billing.Row, error)
-}
-
 // Known names what policies may speak of, for warnings about globs that match nothing and for lists.
 type Known interface {
-	Capabilities() []string
+	Capabilities(org tenancy.OrgID) []string
 	Models() []string
-	Registered() []Registered // sorted by name
+	Registered(org tenancy.OrgID) []Registered // sorted by name
 	HasProvider(name string) bool
 }
 
@@ -54,13 +49,16 @@ type Config struct {
 	Tenants   *tenancy.Resolver
 	Settings  *policy.Book
 	Keys      *keyring.Keyring
-	Ledger    Reports
+	Usage     UsageConfig
+	Exports   ExportConfig
 	Audit     Auditor
 	Known     Known
 	Clock     func() time.Time
 	Policies  PolicyConfig
 	Redaction RedactionConfig
 	Budgets   BudgetConfig
+	Webhooks  WebhookConfig
+	Apps      Apps // nil: no app registers over HTTP
 }
 
 type api struct{ Config }
@@ -72,7 +70,6 @@ func Mount(g *echo.Group, c Config) {
 	org := g.Group("/orgs/:org")
 	org.GET("/settings", a.admins(a.settings))
 	org.PATCH("/settings", a.admins(a.patchSettings))
-	org.GET("/usage", a.admins(a.usage))
 	org.GET("/keys", a.admins(a.listKeys))
 	org.POST("/keys", a.admins(a.saveKey))
 	org.DELETE("/keys/:id", a.admins(a.revokeKey))
@@ -81,6 +78,10 @@ func Mount(g *echo.Group, c Config) {
 	a.mountPolicy(org)
 	a.mountRedaction(org)
 	a.mountBudgets(org)
+	a.mountUsage(g, org)
+	a.mountExports(g, org)
+	a.mountWebhooks(org)
+	a.mountApps(g)
 }
 
 // admins lets only admins of the path's organisation through: its own, or a superuser who says so with X-Act-As-Org.
@@ -157,8 +158,8 @@ type settingsView struct {
 	Warnings []string        `json:"warnings"`
 }
 
-func (a *api) viewSettings(c echo.Context, s policy.Settings, rev int64) error {
-	warnings := a.warnings(s)
+func (a *api) viewSettings(c echo.Context, org tenancy.OrgID, s policy.Settings, rev int64) error {
+	warnings := a.warnings(org, s)
 	if warnings == nil {
 		warnings = []string{}
 	}
@@ -171,7 +172,7 @@ func (a *api) settings(c echo.Context, t tenancy.Tenant) error {
 	if err != nil {
 		return err
 	}
-	return a.viewSettings(c, s, rev)
+	return a.viewSettings(c, t.Org.ID, s, rev)
 }
 
 // patchSettings applies an RFC 7396 merge patch. If-Match, when sent, must name the current revision; the answer carries the revision
@@ -201,7 +202,7 @@ func (a *api) patchSettings(c echo.Context, t tenancy.Tenant) error {
 	if err := a.note(c, t, "settings.patch", map[string]any{"revision": rev, "patch": json.RawMessage(patch)}); err != nil {
 		return err
 	}
-	return a.viewSettings(c, s, rev)
+	return a.viewSettings(c, t.Org.ID, s, rev)
 }
 
 // mayPatch refuses a patch of the settings that needs a second admin's approval, and returns the revision it looked at: the rule that
@@ -225,14 +226,16 @@ func (a *api) mayPatch(ctx context.Context, org tenancy.OrgID, patch []byte, exp
 	return expect, approvalNeeded("admin.mayPatch", org, wider, "This change may allow more than now, and a second admin has to approve that. Save it as the policy's draft, have it approved, and publish it.")
 }
 
-func body(c echo.Context) ([]byte, error) {
-	const limit = 1 << 20
+func body(c echo.Context) ([]byte, error) { return bodyUpTo(c, 1<<20) }
+
+// bodyUpTo reads a body of at most limit bytes, in whole MiB.
+func bodyUpTo(c echo.Context, limit int64) ([]byte, error) {
 	if enc := c.Request().Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		return nil, fault.Invalidf("admin.body", "", "Content-Encoding is not accepted here. Send the body uncompressed.")
 	}
 	b, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, limit))
 	if err != nil {
-		return nil, fault.New(fault.TooLarge, "admin.body", "body_too_large", "The body is larger than 1 MiB.")
+		return nil, fault.New(fault.TooLarge, "admin.body", "body_too_large", fmt.Sprintf("The body is larger than %d MiB.", limit>>20))
 	}
 	if len(strings.TrimSpace(string(b))) == 0 {
 		return nil, fault.Invalidf("admin.body", "", "The body is empty. Send a JSON object.")
@@ -282,51 +285,6 @@ func texts(raw []byte, known ...string) (map[string]string, error) {
 		return nil, fault.Invalidf(op, "", "There is something after the JSON object. Send one object only.")
 	}
 	return out, nil
-}
-
-// usage folds the organisation's ledger. Days are days of the organisation's time zone; a cost is a decimal string of USD.
-func (a *api) usage(c echo.Context, t tenancy.Tenant) error {
-	zone, err := time.LoadLocation(t.Org.TimeZone)
-	if err != nil {
-		zone = time.UTC
-	}
-	q := billing.Query{Zone: zone, GroupBy: strings.FieldsFunc(c.QueryParam("groupBy"), func(r rune) bool { return r == ',' })}
-	now := a.Clock().In(zone)
-	if q.From, err = when(c, "from", zone, time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, zone)); err != nil {
-		return err
-	}
-	if q.To, err = when(c, "to", zone, now.Add(time.Second)); err != nil {
-		return err
-	}
-	if !q.From.Before(q.To) {
-		return fault.Invalidf("admin.usage", "/from", "from must lie before to.")
-	}
-	rows, err := a.Ledger.Report(c.Request().Context(), t.Org.ID, q)
-	if err != nil {
-		return err
-	}
-	type row struct {
-		billing.Row
-		CostUSD *billing.Pico `json:"costUsd"` // null when nothing in the row has a price
-	}
-	out := make([]row, len(rows))
-	var total row
-	total.Group = map[string]string{}
-	for i, r := range rows {
-		out[i] = row{Row: r}
-		if r.Unpriced < r.Attempts {
-			out[i].CostUSD = &r.Cost
-		}
-		total.Attempts += r.Attempts
-		total.Usage = total.Usage.Add(r.Usage)
-		total.Unpriced += r.Unpriced
-		total.Estimate += r.Estimate
-		total.Cost += r.Cost
-	}
-	if total.Unpriced < total.Attempts || total.Attempts == 0 {
-		total.CostUSD = &total.Cost
-	}
-	return c.JSON(http.StatusOK, map[string]any{"org": t.Org.ID, "from": q.From, "to": q.To, "timeZone": t.Org.TimeZone, "groupBy": q.GroupBy, "rows": out, "total": total})
 }
 
 // when reads a moment: RFC 3339, or a day of the organisation's zone.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,10 +20,13 @@ import (
 
 // Registered is one capability of the registry as an admin reads it.
 type Registered struct {
-	Name     string       `json:"name"`
-	App      string       `json:"app"`
-	Title    string       `json:"title"`
-	OneLine  string       `json:"oneLine"`
+	Name    string `json:"name"`
+	App     string `json:"app"`
+	Title   string `json:"title"`
+	OneLine string `json:"oneLine"`
+	// AdminDescription says in plain words what it does, for those who decide who may use it.
+	AdminDescription string `json:"adminDescription"`
+
 	Kind     string       `json:"kind"` // read, preview, mutate
 	Tier     tenancy.Tier `json:"-"`    // the least that may use it
 	Confirms bool         `json:"confirms"`
@@ -99,7 +101,7 @@ func (a *api) capabilities(c echo.Context, t tenancy.Tenant) error {
 	if err != nil {
 		return err
 	}
-	all := a.Known.Registered()
+	all := a.Known.Registered(t.Org.ID)
 	written := regoSays{}
 	if len(live.Source.Modules()) > 0 {
 		if written, err = a.regoSays(ctx, t, live.Source, all); err != nil {
@@ -125,20 +127,20 @@ func (a *api) capabilities(c echo.Context, t tenancy.Tenant) error {
 		}
 		out.Capabilities[i] = v
 	}
-	return c.JSON(http.StatusOK, out)
+	return told(c, out)
 }
 
 // noPreview is what becomes of a call that has to be approved and cannot be shown.
 const noPreview = "A person has to approve each call, and this capability has no preview to show, so its calls are refused."
 
 // warnings are those about entries that fit nothing, and about rows that ask for an approval nobody can give.
-func (a *api) warnings(s policy.Settings) []string {
-	out := policy.Warnings(s, a.Known.Capabilities(), a.Known.Models())
+func (a *api) warnings(org tenancy.OrgID, s policy.Settings) []string {
+	out := policy.Warnings(s, a.Known.Capabilities(org), a.Known.Models())
 	form, err := policy.NewForm(s)
 	if err != nil { // whoever saves it is told
 		return out
 	}
-	for _, r := range a.Known.Registered() {
+	for _, r := range a.Known.Registered(org) {
 		// The most that may be asked about a capability is asked of owners: what a row does not admit is off and not asked.
 		if v := form.Capability(r.Name, tenancy.OrgOwner); v.Mode == policy.ModeAsk && !r.Confirms {
 			out = append(out, fmt.Sprintf("%q asks for a person's approval of %s, which has no preview to show, so its calls are refused; off says the same more plainly.", v.Pattern, r.Name))

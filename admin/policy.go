@@ -77,6 +77,7 @@ type WaitingRuns interface {
 // PolicyConfig is what the routes of policies need.
 type PolicyConfig struct {
 	Author    PolicyAuthor
+	Knowing   func(tenancy.OrgID) PolicyAuthor // Author that knows the names an organisation has; nil: Author
 	Revisions PolicyRevisions
 	History   policy.HistoryStore
 	Decisions PolicyDecisions
@@ -144,7 +145,7 @@ func MountSchemas(g *echo.Group, schemas map[string][]byte) {
 		g.GET("/"+name, func(c echo.Context) error {
 			c.Response().Header().Set("Cache-Control", fmt.Sprintf("public, max-age=%d", schemaMaxAge))
 			c.Response().Header().Set("Access-Control-Allow-Origin", "*") // public, and editors load it from anywhere
-			return c.Blob(http.StatusOK, "application/schema+json", doc)
+			return taggedBlob(c, hashOf(doc), "application/schema+json", doc)
 		})
 	}
 }
@@ -297,13 +298,14 @@ func setETag(c echo.Context, n int64) {
 	c.Response().Header().Set("ETag", `"`+strconv.FormatInt(n, 10)+`"`)
 }
 
-// ifMatch reads If-Match; absent is -1.
+// ifMatch reads the number out of If-Match, which is an ETag of versioned or the number alone; absent is -1.
 func ifMatch(c echo.Context) (int64, error) {
 	m := c.Request().Header.Get("If-Match")
 	if m == "" {
 		return -1, nil
 	}
-	n, err := strconv.ParseInt(strings.Trim(m, `"`), 10, 64)
+	digits, _, _ := strings.Cut(strings.Trim(m, `"`), "-")
+	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || n < 0 {
 		return 0, fault.Invalidf("admin.ifMatch", "", "If-Match must be the ETag of a GET of this.")
 	}
@@ -320,8 +322,7 @@ func (a *api) policyDraft(c echo.Context, t tenancy.Tenant) error {
 	if err != nil {
 		return err
 	}
-	setETag(c, d.Version)
-	return c.JSON(http.StatusOK, d)
+	return versioned(c, d.Version, d)
 }
 
 // savePolicyDraft stores the next version of the draft. If-Match must name the current one, "0" when there is none.
@@ -357,8 +358,7 @@ func (a *api) savePolicyDraft(c echo.Context, t tenancy.Tenant) error {
 	if err != nil {
 		return err
 	}
-	setETag(c, saved.Version)
-	return c.JSON(http.StatusOK, saved)
+	return versioned(c, saved.Version, saved)
 }
 
 func (a *api) dropPolicyDraft(c echo.Context, t tenancy.Tenant) error {
@@ -388,7 +388,7 @@ func (a *api) policyRevisions(c echo.Context, t tenancy.Tenant) error {
 	if len(list) == int(limit) && list[len(list)-1].Number > 1 {
 		next = list[len(list)-1].Number
 	}
-	return c.JSON(http.StatusOK, map[string]any{"revisions": out, "next": next})
+	return told(c, map[string]any{"revisions": out, "next": next})
 }
 
 // number reads a whole number of the query; most 0 is no bound.
@@ -413,8 +413,7 @@ func (a *api) policyRevision(c echo.Context, t tenancy.Tenant) error {
 	if err != nil {
 		return err
 	}
-	setETag(c, r.Number)
-	return c.JSON(http.StatusOK, r)
+	return versioned(c, r.Number, r)
 }
 
 // exportPolicy is a revision, the live one unless ?revision= says otherwise, as a bundle of OPA.
@@ -438,9 +437,9 @@ func (a *api) exportPolicy(c echo.Context, t tenancy.Tenant) error {
 		return err
 	}
 	c.Response().Header().Set("Content-Disposition", fmt.Sprintf(`attachment; filename="policy-%d.tar.gz"`, r.Number))
-	return c.Blob(http.StatusOK, "application/gzip", b.Bytes())
+	return taggedBlob(c, strconv.FormatInt(r.Number, 10)+"-"+hashOf(b.Bytes()), "application/gzip", b.Bytes())
 }
 
 func (a *api) policyTemplates(c echo.Context, _ tenancy.Tenant) error {
-	return c.JSON(http.StatusOK, map[string]any{"templates": a.Policies.Templates})
+	return told(c, map[string]any{"templates": a.Policies.Templates})
 }

@@ -26,11 +26,11 @@ func (a *api) checkPolicy(c echo.Context, t tenancy.Tenant) error {
 	if err != nil {
 		return err
 	}
-	r, err := a.Policies.Author.Check(c.Request().Context(), s)
+	r, err := a.author(t).Check(c.Request().Context(), s)
 	if err != nil {
 		return err
 	}
-	for _, w := range a.warnings(s.Settings) {
+	for _, w := range a.warnings(t.Org.ID, s.Settings) {
 		r.Diagnostics = append(r.Diagnostics, policy.Diagnostic{Severity: "warning", Code: "settings_match_nothing", Message: w})
 	}
 	return answer(c, in, r)
@@ -120,7 +120,7 @@ func (a *api) replay(c echo.Context, t tenancy.Tenant, self bool) error {
 		return err
 	}
 	what.Labels.Capabilities = map[string]string{}
-	for _, r := range a.Known.Registered() {
+	for _, r := range a.Known.Registered(t.Org.ID) {
 		what.Labels.Capabilities[r.Name] = r.Title
 	}
 	if a.Policies.Waiting != nil {
@@ -218,7 +218,7 @@ func (a *api) completePolicy(c echo.Context, t tenancy.Tenant) error {
 	if err != nil {
 		return err
 	}
-	list, err := a.Policies.Author.Complete(c.Request().Context(), s, in.Position)
+	list, err := a.author(t).Complete(c.Request().Context(), s, in.Position)
 	if err != nil {
 		return err
 	}
@@ -230,7 +230,7 @@ func (a *api) hoverPolicy(c echo.Context, t tenancy.Tenant) error {
 	if err != nil {
 		return err
 	}
-	text, err := a.Policies.Author.Hover(c.Request().Context(), s, in.Position)
+	text, err := a.author(t).Hover(c.Request().Context(), s, in.Position)
 	if err != nil {
 		return err
 	}
@@ -242,7 +242,7 @@ func (a *api) policyDefinition(c echo.Context, t tenancy.Tenant) error {
 	if err != nil {
 		return err
 	}
-	at, err := a.Policies.Author.Definition(c.Request().Context(), s, in.Position)
+	at, err := a.author(t).Definition(c.Request().Context(), s, in.Position)
 	if err != nil {
 		return err
 	}
@@ -291,4 +291,12 @@ func (a *api) named(c echo.Context, t tenancy.Tenant, name, otherwise, pointer s
 	}
 	r, err := a.Policies.Revisions.Revision(ctx, t.Org.ID, n)
 	return r.Source, err
+}
+
+// author is the author that knows what an organisation's apps offer.
+func (a *api) author(t tenancy.Tenant) PolicyAuthor {
+	if a.Policies.Knowing == nil {
+		return a.Policies.Author
+	}
+	return a.Policies.Knowing(t.Org.ID)
 }

@@ -77,7 +77,7 @@ func (a *api) policyDecisions(c echo.Context, t tenancy.Tenant) error {
 	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, map[string]any{"decisions": shownLines(list), "next": next})
+	return told(c, map[string]any{"decisions": shownLines(list), "next": next})
 }
 
 // exportPage is how many lines an export holds in memory.
@@ -176,7 +176,7 @@ func (a *api) policyDecision(c echo.Context, t tenancy.Tenant) error {
 	}
 	v.Sentence = sentenceOf(v)
 	v.Masked, v.Input = masked(l.Input), nil
-	return c.JSON(http.StatusOK, v)
+	return told(c, v)
 }
 
 // revisionOf reads the organisation's revision out of a decision's label, "p<platform>.o<revision>"; 0 when it names none.

@@ -98,8 +98,7 @@ func (a *api) activePolicy(c echo.Context, t tenancy.Tenant) error {
 	if err != nil {
 		return err
 	}
-	setETag(c, r.Number)
-	return c.JSON(http.StatusOK, struct {
+	return versioned(c, r.Number, struct {
 		policy.Revision
 		statusView
 	}{r, st})
@@ -116,7 +115,7 @@ func (a *api) policyStatus(c echo.Context, t tenancy.Tenant) error {
 	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, struct {
+	return versioned(c, r.Number, struct {
 		Revision   int64  `json:"revision"`
 		SHA256     string `json:"sha256"`
 		Generation int64  `json:"generation"`
@@ -204,7 +203,7 @@ func (a *api) shadowState(c echo.Context, t tenancy.Tenant) error {
 	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, viewShadow(s, n))
+	return told(c, viewShadow(s, n))
 }
 
 func noShadow(op string) error {

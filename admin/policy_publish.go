@@ -353,8 +353,7 @@ func (a *api) draftApprovals(c echo.Context, t tenancy.Tenant) error {
 	if err != nil {
 		return err
 	}
-	setETag(c, d.Version)
-	return c.JSON(http.StatusOK, view)
+	return versioned(c, d.Version, view)
 }
 
 // approvalView is how a draft stands with its approvals.

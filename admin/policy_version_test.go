@@ -44,10 +44,10 @@ func (writer) Evaluate(context.Context, policy.Source, json.RawMessage) (policy.
 
 type nothingKnown struct{}
 
-func (nothingKnown) Capabilities() []string   { return nil }
-func (nothingKnown) Registered() []Registered { return nil }
-func (nothingKnown) Models() []string         { return nil }
-func (nothingKnown) HasProvider(string) bool  { return false }
+func (nothingKnown) Capabilities(tenancy.OrgID) []string   { return nil }
+func (nothingKnown) Registered(tenancy.OrgID) []Registered { return nil }
+func (nothingKnown) Models() []string                      { return nil }
+func (nothingKnown) HasProvider(string) bool               { return false }
 
 // TestAnswersCarryTheVersion sends the version of a text in every form an editor may keep it in: what is asked last may be answered
 // first, and the editor has to know.

@@ -3,6 +3,9 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -107,5 +110,73 @@ func TestSample(t *testing.T) {
 	s.add(&sample{requests: 4, elapsed: time.Second, drained: time.Second, took: []time.Duration{9 * time.Millisecond}})
 	if s.rate() != 4 || s.cpuMS() != 1 || s.mallocs() != 5 || s.kib() != 1 || s.quantile(.5) != 3 || s.quantile(.99) != 9 {
 		t.Errorf("rate %v, cpu %v, objects %v, KiB %v, p50 %v, p99 %v", s.rate(), s.cpuMS(), s.mallocs(), s.kib(), s.quantile(.5), s.quantile(.99))
+	}
+}
+
+// TestLoad is a load run of the real binary, cut short. It judges what no other load of the machine can excuse: a failed or cut stream, totals that
+// differ, goroutines left behind. Delays are for make bench-streams.
+func TestLoad(t *testing.T) {
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "gateway")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../cmd/gateway").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	o := loadOptions{streams: 50, events: 50, gap: 20 * time.Millisecond, length: 3 * time.Second, hangups: 10, timed: 50, through: "gateway"}
+	got, err := load(t.Context(), o, binary, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := got.judge(o); err != nil {
+		t.Error(err)
+	}
+	if got.events == 0 || got.firsts == 0 || got.streams < 50 || got.rss == 0 {
+		t.Errorf("hardly anything was measured: %+v", got)
+	}
+	var b strings.Builder
+	got.report(o, &b)
+	t.Log(b.String())
+}
+
+// TestSeatReadsWhateverWayItIsCut gives a seat an answer in pieces of every size: events that lie across chunks, chunks that lie across reads.
+func TestSeatReadsWhateverWayItIsCut(t *testing.T) {
+	line := func(data string) string { return "event: x\ndata: " + data + "\n\n" }
+	body := line(`{"type":"message_start","took":1000,"message":{}}`) + line(`{"type":"content_block_delta","index":0,"t":1700000000000000000}`) +
+		line(`{"type":"content_block_delta","index":0,"t":1700000000000000000}`) + line(`{"type":"message_stop"}`)
+	for _, chunk := range []int{1, 7, 100, len(body)} {
+		answer := "HTTP/1.1 200 OK\r\nX: y\r\n\r\n"
+		for rest := body; rest != ""; {
+			n := min(chunk, len(rest))
+			answer += strconv.FormatInt(int64(n), 16) + "\r\n" + rest[:n] + "\r\n"
+			rest = rest[n:]
+		}
+		answer += "0\r\n\r\n"
+		for _, piece := range []int{1, 2, 13, len(answer)} {
+			s := &seats{texts: 2}
+			s.measuring.Store(true)
+			c := &seat{timed: true, open: true}
+			over := false
+			for rest := []byte(answer); len(rest) > 0; {
+				n := min(piece, len(rest))
+				var err error
+				if over, err = c.feed(rest[:n], s, 1700000000000000000+3_000_000); err != nil {
+					t.Fatalf("chunks of %d, pieces of %d: %v", chunk, piece, err)
+				}
+				rest = rest[n:]
+			}
+			if !over || !c.ended || c.got != 2 || s.delay.n != 2 || s.delay.quantile(.5) != 3.1 || s.first.n != 1 {
+				t.Errorf("chunks of %d, pieces of %d: over %t, ended %t, %d events, delay %v", chunk, piece, over, c.ended, c.got, s.delay.quantile(.5))
+			}
+		}
+	}
+	for name, bad := range map[string]string{
+		"a status":           "HTTP/1.1 429 Too Many Requests\r\n\r\n",
+		"a chunk of no size": "HTTP/1.1 200 OK\r\n\r\nzz\r\n",
+		"an error event":     "HTTP/1.1 200 OK\r\n\r\n20\r\ndata: {\"type\":\"error\",\"error\":{}}\n\r\n",
+		"an event unstamped": "HTTP/1.1 200 OK\r\n\r\n25\r\ndata: {\"type\":\"content_block_delta\"}\n\r\n",
+	} {
+		c := &seat{open: true}
+		if _, err := c.feed([]byte(bad), &seats{texts: 1}, 0); err == nil {
+			t.Errorf("%s is no error", name)
+		}
 	}
 }

@@ -39,6 +39,10 @@ type options struct {
 	hangups int
 	only    string
 	keep    string
+	load    bool
+	clients int
+	timed   int
+	through string
 	role    string
 	target  string
 }
@@ -56,6 +60,10 @@ func main() {
 	flag.IntVar(&o.hangups, "hangups", 10, "of a hundred clients of the meter check, how many hang up in the middle")
 	flag.StringVar(&o.only, "only", "throughput,latency,streams", "what to measure; the meter check always runs")
 	flag.StringVar(&o.keep, "dir", "", "directory for data and logs; empty: a temporary one that is removed")
+	flag.BoolVar(&o.load, "load", false, "hold many streams open at once instead of the rest; -events, -pace, -slice, -hangups and -clients say how")
+	flag.IntVar(&o.clients, "clients", 1000, "with -load: streams at once")
+	flag.IntVar(&o.timed, "timed", 25, "with -load: of a hundred clients, how many read each event as it comes and time it")
+	flag.StringVar(&o.through, "through", "gateway", "with -load: gateway, proxy or direct")
 	flag.StringVar(&o.role, "role", "", "internal: proxy")
 	flag.StringVar(&o.target, "target", "", "internal: where the proxy forwards to")
 	flag.Parse()
@@ -107,6 +115,15 @@ func (o options) run(ctx context.Context, out io.Writer) (err error) {
 		if err := build.Run(); err != nil {
 			return fmt.Errorf("building the gateway (run bench from the top of the repository): %w", err)
 		}
+	}
+	if o.load {
+		how := loadOptions{streams: o.clients, events: o.events, gap: o.pace, length: o.slice, hangups: o.hangups, timed: o.timed, through: o.through}
+		got, err := load(ctx, how, o.binary, dir)
+		if err != nil {
+			return err
+		}
+		got.report(how, out)
+		return got.judge(how)
 	}
 	if err := pinSelf(ownCore); err != nil {
 		return err

@@ -35,10 +35,16 @@ type process struct {
 	out  io.Closer
 }
 
+// everyCore lets a program have the whole machine, as it would in service.
+const everyCore = ""
+
 // start runs a program on a core and reads its standard output until address finds where it listens.
 func start(ctx context.Context, core string, log io.Writer, address func(line string) (string, bool), name string, args ...string) (*process, error) {
-	cmd := exec.CommandContext(ctx, "taskset", append([]string{"-c", core, name}, args...)...)
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+	cmd := exec.CommandContext(ctx, name, args...)
+	if core != everyCore {
+		cmd = exec.CommandContext(ctx, "taskset", append([]string{"-c", core, name}, args...)...)
+		cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+	}
 	cmd.Stderr = log
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 30 * time.Second
@@ -134,7 +140,7 @@ type gateway struct {
 func startGateway(ctx context.Context, binary, core, dir, upstream string) (*gateway, error) {
 	data, overlay := filepath.Join(dir, "data"), filepath.Join(dir, "bench.yaml")
 	// Limits that never bite and a drain that always reaches the end; everything else is as shipped.
-	conf := "listen: 127.0.0.1:0\nproviders:\n  anthropic: {kind: anthropic, baseUrl: \"http://" + upstream + "\"}\nplans:\n  paying: {requestsPerMinute: 100000000, concurrent: 100000}\n  lingering: {requestsPerMinute: 60, concurrent: 4}\nlimits: {drainFor: 30s, drainKiB: 65536}\n"
+	conf := "listen: 127.0.0.1:0\nproviders:\n  anthropic: {kind: anthropic, baseUrl: \"http://" + upstream + "\"}\nplans:\n  paying: {requestsPerMinute: 100000000, concurrent: 100000}\n  lingering: {requestsPerMinute: 60, concurrent: 4}\nlimits: {drainFor: 10m, drainKiB: 65536}\n"
 	if err := os.WriteFile(overlay, []byte(conf), 0o600); err != nil {
 		return nil, err
 	}

@@ -37,6 +37,8 @@ type upstream struct {
 	texts [][]byte // the text events of a stream, framed as chunks
 	done  sync.WaitGroup
 
+	serveStream func(net.Conn, *bufio.Reader) error // answers one request; nil: at once, or at the pace
+
 	mu    sync.Mutex
 	conns map[net.Conn]bool
 	shut  bool
@@ -106,6 +108,12 @@ func (u *upstream) serve(c net.Conn) {
 	r := bufio.NewReaderSize(c, 32<<10)
 	var body, out []byte
 	for {
+		if u.serveStream != nil {
+			if u.serveStream(c, r) != nil {
+				return
+			}
+			continue
+		}
 		length, ours, err := requestHead(r)
 		if err != nil {
 			return

@@ -48,7 +48,13 @@ type Attempt struct {
 	Try       int            `json:"try"`  // physical attempt within the round, from 1
 	StartedAt time.Time      `json:"startedAt"`
 	InputHint int64          `json:"inputHint"` // tokens the prompt is estimated to have, for estimates after a crash
+
+	Token      string `json:"token,omitempty"`      // id of the caller's token (its session), where it has one
+	Capability string `json:"capability,omitempty"` // whose result the model is told in this round, the first where there are several
 }
+
+// BYOK reports whether the attempt ran on a person's own key: what it cost was paid to the provider by that person.
+func (a *Attempt) BYOK() bool { return a.KeySource == keySourceUser }
 
 // Event is one line of the ledger: an attempt and what became of it.
 type Event struct {
@@ -58,9 +64,13 @@ type Event struct {
 	Basis     Basis      `json:"basis"`
 	Usage     chat.Usage `json:"usage"`
 	Delivered int64      `json:"delivered"` // output tokens the caller got, estimated from bytes when the stream was cut
-	Cost      *Pico      `json:"cost"`      // nil: unpriced
+	Cost      *Pico      `json:"cost"`      // what the provider charges; nil: unpriced
 	PriceRow  string     `json:"priceRow,omitempty"`
 	PriceRev  string     `json:"priceRev,omitempty"`
+
+	List     *Pico `json:"list"`               // what it costs by the price list, before anything agreed; nil: no row
+	Billed   Pico  `json:"billed"`             // what the organisation owes for it: by its rate card, 0 on a person's own key and while unpriced
+	Resolves bool  `json:"resolves,omitempty"` // of a correction: it gives a cost to an event that had none
 }
 
 // Reported is what the provider itself says the attempt cost; nil when it did not say, or said what no attempt can cost.

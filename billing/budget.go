@@ -145,6 +145,7 @@ type Budget struct {
 	Version   int64 // 1 for a new budget, one more with each change
 	By        tenancy.UserID
 	At        time.Time
+	Since     time.Time // attempts that started before were counted once, from the ledger
 }
 
 // The bounds of what a budget may say.

@@ -37,8 +37,8 @@ func (c Ceiling) Total(output int64) Pico {
 	return MaxAttempt
 }
 
-// askedTerms are the terms a request can ask for.
-var askedTerms = []chat.Terms{{}, {ServiceTier: "priority"}, {ServiceTier: "flex"}, {ServiceTier: "batch"}, {Speed: "fast"}, {Geo: "us"}, {ServiceTier: "priority", Geo: "us"}, {Speed: "fast", Geo: "us"}}
+// askedTerms are the terms a request can ask for, after the two that it does not have to ask for: where it is sent decides between them.
+var askedTerms = []chat.Terms{{}, {Endpoint: "regional"}, {ServiceTier: "priority"}, {ServiceTier: "flex"}, {ServiceTier: "batch"}, {Speed: "fast"}, {Geo: "us"}, {ServiceTier: "priority", Geo: "us"}, {Speed: "fast", Geo: "us"}}
 
 // Ceiling is the worst-case price of an attempt by this catalogue: every token of input and output at the dearest rate of its kind, in the
 // dearest tier that may apply, on the dearest terms that may be had. It is not Known when the model has no price.
@@ -49,7 +49,7 @@ func (c *Catalogue) Ceiling(provider, model string, at time.Time, b Bound) Ceili
 		in = append(in, BucketInputAudio, BucketInputImage, BucketCacheReadAudio, BucketCacheReadImage)
 		out = append(out, BucketOutputAudio, BucketOutputImage)
 	}
-	terms := askedTerms[:1]
+	terms := askedTerms[:2]
 	if b.Terms {
 		terms = askedTerms
 	}

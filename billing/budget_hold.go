@@ -17,10 +17,11 @@ type Line struct {
 	Amount Amount
 }
 
-// Hold is what one attempt may use at most, kept free on every level that counts it until the attempt is settled.
+// Hold is room that a replica keeps free on levels of one organisation for attempts of its own. Its lines are its alone until it is trimmed
+// or lapses.
 type Hold struct {
-	ID      string // the attempt's
-	Replica string // who holds it; it lapses when that replica is no longer renewed
+	ID      string // unique for ever
+	Replica string // who keeps it; it lapses when that replica is no longer renewed
 	Lines   []Line
 }
 
@@ -34,31 +35,18 @@ type LineState struct {
 	Short    bool   // the line's amount does not fit
 }
 
-// Settlement is what an attempt used.
-type Settlement struct {
-	ID     string
-	Money  Amount // nano-USD; 0 for an unpriced attempt
-	Tokens Amount
+// Booking is what one attempt used on each level that counts it.
+type Booking struct {
+	ID    string // the attempt's; booked once for ever
+	Org   tenancy.OrgID
+	Hold  string // whose room it used; empty when that is not known any more
+	Lines []Line // amounts are what was used
 }
 
-// Alert is a threshold that was crossed, the first time in a window.
-type Alert struct {
-	Org     tenancy.OrgID `json:"-"`
-	Budget  string        `json:"budget"` // Budget.ID
-	Seq     int64         `json:"-"`
-	Unit    Unit          `json:"unit"`
-	Start   time.Time     `json:"windowStart"`
-	Percent int           `json:"percent"`
-	Spent   Amount        `json:"-"`
-	Cap     Amount        `json:"-"`
-	At      time.Time     `json:"at"`
-}
-
-// Settled is what came of settling: what was booked, where more was used than was held, and which thresholds that crossed.
+// Settled is what came of booking: how much was new, and which thresholds that crossed.
 type Settled struct {
-	Booked   int      // attempts booked by this call; the others had no hold or were booked before
-	Exceeded []string // ids of attempts that used more than they held
-	Alerts   []Alert
+	Booked int // attempts booked by this call; the others were booked before
+	Alerts []Alert
 }
 
 // BudgetStore keeps budgets, what was booked against them and what is held. Every method but those that name none takes effect within one
@@ -67,8 +55,8 @@ type BudgetStore interface {
 	// Budgets returns an organisation's budgets by id.
 	Budgets(ctx context.Context, org tenancy.OrgID) ([]Budget, error)
 	// PutBudget makes or replaces a budget and returns it as stored. expect is the version that is replaced, 0 for none, -1 for whatever
-	// there is; fault.Conflict with code budget_changed otherwise. A raise survives; b.Raise is not read. Changing unit, scope or window
-	// begins to count anew.
+	// there is; fault.Conflict with code budget_changed otherwise. A raise survives; b.Raise is not read. A new budget, or one whose unit,
+	// scope or window changed, begins with what the ledger has of its window; from then on it counts attempts that start no earlier than Since.
 	PutBudget(ctx context.Context, org tenancy.OrgID, b Budget, expect int64) (Budget, error)
 	// DeleteBudget forgets a budget and what was booked against it; fault.NotFound when there is none, fault.Conflict as PutBudget.
 	DeleteBudget(ctx context.Context, org tenancy.OrgID, id string, expect int64) error
@@ -76,25 +64,28 @@ type BudgetStore interface {
 	RaiseBudget(ctx context.Context, org tenancy.OrgID, id string, r Raise, expect int64) (Budget, error)
 	// States tells how levels stand at a moment; amounts of the lines are what Short is about.
 	States(ctx context.Context, org tenancy.OrgID, lines []Line, at time.Time) ([]LineState, error)
-	// Reserve keeps a hold's amounts free on all its lines, or on none: then it returns how all lines stand. Lines whose budget is gone are
-	// left out. fault.Conflict with code hold_exists when there is a hold of this id.
+	// Reserve makes a hold and keeps its amounts free on all its lines, or on none: then it returns how all lines stand. Lines whose budget is
+	// gone are left out. fault.Conflict with code hold_exists when there is a hold of this id.
 	Reserve(ctx context.Context, org tenancy.OrgID, h Hold, at time.Time) (short []LineState, err error)
 	// Extend adds to the amounts of a hold, on all lines or on none, as Reserve does; lines the hold does not have yet are added to it.
-	// fault.NotFound when there is no such hold or it was settled.
+	// fault.NotFound when there is no such hold any more.
 	Extend(ctx context.Context, org tenancy.OrgID, h Hold, at time.Time) (short []LineState, err error)
-	// Release drops a hold of which nothing was used; it does nothing when there is none.
-	Release(ctx context.Context, org tenancy.OrgID, id string) error
-	// Settle books what attempts used in place of their holds, once for each id however often it is called. A hold that lapsed is booked all
-	// the same. Ids without a hold are ignored.
-	Settle(ctx context.Context, list []Settlement, at time.Time) (Settled, error)
+	// Trim lowers what a hold keeps to at most the amounts of keep, and to nothing on lines that keep does not name; a hold that keeps nothing
+	// is gone. It never raises an amount and does nothing when there is no such hold.
+	Trim(ctx context.Context, org tenancy.OrgID, id string, keep []Line) error
+	// Book adds what attempts used, each id once for ever, and takes as much out of the hold it names, as far as that has it.
+	Book(ctx context.Context, list []Booking, at time.Time) (Settled, error)
 	// Renew keeps a replica's holds from lapsing before until.
 	Renew(ctx context.Context, replica string, until time.Time) error
-	// Expire frees what lapsed replicas hold, and holds made before oldest; it returns how many.
-	Expire(ctx context.Context, at, oldest time.Time) (int, error)
+	// Expire frees what lapsed replicas hold; it returns how many holds that were.
+	Expire(ctx context.Context, at time.Time) (int, error)
+	// Retire makes all replicas lapse now whose name begins with prefix, but not the one that is named.
+	Retire(ctx context.Context, prefix, but string, at time.Time) error
+	// Foresee records the budgets of all organisations whose window will come to more than the cap at its pace so far, each once per window, and
+	// returns those that are new.
+	Foresee(ctx context.Context, at time.Time) ([]Alert, error)
 	// Alerts returns an organisation's newest alerts, at most limit.
 	Alerts(ctx context.Context, org tenancy.OrgID, limit int) ([]Alert, error)
-	// Open reports whether any hold is not settled yet.
-	Open(ctx context.Context) (bool, error)
 }
 
 // AddLines adds more to lines, level by level.

@@ -2,8 +2,11 @@ package billing
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,11 +15,13 @@ import (
 	"github.com/lossless-group/gateway/tenancy"
 )
 
-// The times of a keeper. A replica that was not renewed for HoldLease is dead and what it holds is free again; no attempt is open for longer
-// than holdAge.
+// The times of a keeper. A replica that was not renewed for HoldLease is dead and what it keeps is free again. It stops granting leaseMargin
+// before that, so that it is sure to be alive when it does.
 const (
 	HoldLease     = time.Minute
-	holdAge       = 24 * time.Hour
+	leaseMargin   = 10 * time.Second
+	renewPatience = 2 * time.Second
+	tidyEvery     = time.Second
 	sweepPause    = time.Second     // at least, between two looks for what lapsed
 	reservedRetry = 2 * time.Second // what a caller is told to wait when room is only held
 	clampTries    = 3
@@ -35,33 +40,119 @@ type BudgetWatcher interface {
 // KeeperConfig is everything a Keeper needs; all fields are required.
 type KeeperConfig struct {
 	Store   BudgetStore
-	Prices  *Catalogue
+	Prices  Prices
 	Clock   func() time.Time
-	Replica string // unique for this process
+	Replica string // unique for this process; begins with what Bury may know its successor by
 	Watcher BudgetWatcher
 }
 
 // Keeper keeps attempts within budgets: it reserves the most an attempt can use on every level before it is made, and books what it did
-// use afterwards. An organisation without budgets costs a look at a remembered list. It is safe for concurrent use.
+// use afterwards. Room is taken out of tills, which the store fills in large steps, so that an attempt seldom waits for the store; what was
+// used is booked when the ledger has its event, many at a time. An organisation without budgets costs a look at a remembered list. It is safe
+// for concurrent use.
 type Keeper struct {
 	KeeperConfig
-	book    *budgetBook
-	renewMu sync.Mutex
-	renewed time.Time // under renewMu
-	swept   time.Time // under renewMu
-	open    atomic.Int64
-	held    atomic.Bool // a hold may be open, of this process or an earlier one
+	book *budgetBook
+
+	tillsMu sync.RWMutex
+	tills   map[tenancy.OrgID]*till
+
+	leaseEnd atomic.Int64 // Unix nanoseconds; the lease of name
+	name     atomic.Pointer[string]
+	leaseMu  sync.Mutex
+	names    int       // under leaseMu
+	tried    time.Time // under leaseMu
+	swept    time.Time // under leaseMu
 }
 
-// NewKeeper returns a keeper. It asks the store once whether earlier processes left holds open.
-func NewKeeper(ctx context.Context, c KeeperConfig) (*Keeper, error) {
-	k := &Keeper{KeeperConfig: c, book: newBudgetBook(c.Store, c.Clock)}
-	open, err := c.Store.Open(ctx)
-	if err != nil {
-		return nil, err
+// NewKeeper returns a keeper.
+func NewKeeper(c KeeperConfig) *Keeper {
+	return &Keeper{KeeperConfig: c, book: newBudgetBook(c.Store, c.Clock), tills: map[tenancy.OrgID]*till{}}
+}
+
+// Bury frees what earlier processes of the same place kept: those whose replica name begins with prefix. Who calls it knows that they are dead,
+// and has booked what they used.
+func (k *Keeper) Bury(ctx context.Context, prefix string) error {
+	but := ""
+	if n := k.name.Load(); n != nil {
+		but = *n
 	}
-	k.held.Store(open)
-	return k, nil
+	now := k.Clock()
+	if err := k.Store.Retire(ctx, prefix, but, now); err != nil {
+		return err
+	}
+	_, err := k.Store.Expire(ctx, now)
+	return err
+}
+
+// till is an organisation's; nil when there is none and none is to be made.
+func (k *Keeper) till(org tenancy.OrgID, make bool) *till {
+	k.tillsMu.RLock()
+	t := k.tills[org]
+	k.tillsMu.RUnlock()
+	if t != nil || !make {
+		return t
+	}
+	k.tillsMu.Lock()
+	defer k.tillsMu.Unlock()
+	if t = k.tills[org]; t == nil {
+		t = &till{org: org, rooms: map[roomKey]*room{}, taken: map[string]*taken{}}
+		k.tills[org] = t
+	}
+	return t
+}
+
+// open returns an organisation's till with its mutex locked, made when there is none.
+func (k *Keeper) open(org tenancy.OrgID) *till {
+	for {
+		t := k.till(org, true)
+		t.mu.Lock()
+		if !t.closed {
+			return t
+		}
+		t.mu.Unlock()
+	}
+}
+
+// alive returns the name under which this replica keeps holds, which is sure not to lapse for leaseMargin.
+func (k *Keeper) alive(ctx context.Context, now time.Time) (string, error) {
+	if now.UnixNano() <= k.leaseEnd.Load()-int64(HoldLease*2/3) {
+		return *k.name.Load(), nil
+	}
+	return k.renew(ctx, now)
+}
+
+// renew keeps this replica's holds alive, under another name when they may have lapsed.
+func (k *Keeper) renew(ctx context.Context, now time.Time) (string, error) {
+	k.leaseMu.Lock()
+	defer k.leaseMu.Unlock()
+	end := time.Unix(0, k.leaseEnd.Load())
+	name := k.name.Load()
+	if name != nil && end.Sub(now) > HoldLease*2/3 {
+		return *name, nil
+	}
+	lasts := name != nil && now.Add(leaseMargin).Before(end)
+	if lasts && now.Sub(k.tried) < sweepPause {
+		return *name, nil
+	}
+	k.tried = now
+	if name == nil || !now.Before(end) {
+		k.names++
+		n := k.Replica + "." + strconv.Itoa(k.names)
+		name = &n
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), renewPatience)
+	defer cancel()
+	until := now.Add(HoldLease)
+	if err := k.Store.Renew(ctx, *name, until); err != nil {
+		if lasts {
+			return *name, nil
+		}
+		return "", err
+	}
+	k.name.Store(name)
+	k.leaseEnd.Store(until.UnixNano())
+	return *name, nil
 }
 
 // Ask is an attempt about to be made.
@@ -77,9 +168,19 @@ type Grant struct {
 	ID     string
 	Held   bool
 	Output int64 // of a grant that is Held: tokens the attempt may answer with at most; less than its bound when a budget clamps
+	Near   []Near
 }
 
-// Forget makes the next attempt of an organisation read its budgets anew.
+// NearPercent is how much of a budget is used when callers are told that it nears its end.
+const NearPercent = 80
+
+// Near is a budget of which at least NearPercent is used or held, as far as was known a moment ago.
+type Near struct {
+	ID      string
+	Percent int
+}
+
+// Forget makes the next attempt of an organisation read its budgets anew. Other replicas do so within BudgetTTL.
 func (k *Keeper) Forget(org tenancy.OrgID) { k.book.forget(org) }
 
 // spender is whom an attempt is counted for.
@@ -91,16 +192,14 @@ func (a *Ask) spender() Spender {
 const keySourceUser = "user-byok"
 
 // lines are what budgets count of an attempt. Money is held at its ceiling; where that is not known, nothing is.
-func lines(list []Budget, at time.Time, tokens, money Amount) []Line {
-	out := make([]Line, 0, len(list))
-	for i := range list {
-		b := &list[i]
-		s := b.Window.At(at, b.Location())
-		l := Line{Budget: b.Seq, Unit: b.Unit, Start: s.Start, From: s.From, Amount: money}
+func lines(list []*known, at time.Time, tokens, money Amount) []Line {
+	out := make([]Line, len(list))
+	for i, b := range list {
+		s := b.span(at)
+		out[i] = Line{Budget: b.Seq, Unit: b.Unit, Start: s.Start, From: s.From, Amount: money}
 		if b.Unit == UnitTokens {
-			l.Amount = tokens
+			out[i].Amount = tokens
 		}
-		out = append(out, l)
 	}
 	return out
 }
@@ -118,7 +217,7 @@ func (k *Keeper) Reserve(ctx context.Context, a Ask) (Grant, error) {
 		return g, err
 	}
 	who := a.spender()
-	var list []Budget
+	var list []*known
 	for _, b := range all {
 		if b.Covers(who) {
 			list = append(list, b)
@@ -129,35 +228,26 @@ func (k *Keeper) Reserve(ctx context.Context, a Ask) (Grant, error) {
 	}
 	most := a.Bound()
 	g.Output = most.Output
-	price := k.Prices.Ceiling(a.Attempt.Provider, a.Attempt.Model, a.Attempt.StartedAt, most)
+	price := k.Prices.List().Ceiling(a.Attempt.Provider, a.Attempt.Model, a.Attempt.StartedAt, most)
 	for i := range list {
-		if b := &list[i]; !price.Known && b.Unit == UnitUSD && b.Mode != ModeWarn && b.Unpriced == UnpricedDeny {
+		if b := list[i]; !price.Known && b.Unit == UnitUSD && b.Mode != ModeWarn && b.Unpriced == UnpricedDeny {
 			k.Watcher.BudgetRefused("budget_unpriced")
 			return g, fault.New(fault.Payment, "billing.Keeper.Reserve", "budget_unpriced", "The price of model "+a.Attempt.Requested+" is not known, and the budget "+b.ID+" takes priced models only. Choose another model, or ask an administrator to allow it in that budget.")
 		}
 	}
-	if err := k.renew(ctx); err != nil {
-		return g, err
-	}
-	k.held.Store(true)
 	for try := 0; ; try++ {
 		money := Amount(0)
 		if price.Known {
 			money = NanoUp(price.Total(g.Output))
 		}
-		h := Hold{ID: g.ID, Replica: k.Replica, Lines: lines(list, a.Attempt.StartedAt, Bound{Input: most.Input, Output: g.Output}.Tokens(), money)}
-		short, err := k.Store.Reserve(ctx, org, h, k.Clock())
+		tokens := Bound{Input: most.Input, Output: g.Output}.Tokens()
+		short, near, err := k.take(ctx, org, g.ID, lines(list, a.Attempt.StartedAt, tokens, money), list)
 		if err != nil {
-			k.giveBack(ctx, org, g.ID) // it may have been made all the same
 			return g, err
 		}
 		if len(short) == 0 {
-			g.Held = true
-			k.open.Add(1)
+			g.Held, g.Near = true, near
 			return g, nil
-		}
-		if try == 0 && k.sweep(ctx) {
-			continue
 		}
 		if next := clamp(list, short, price, most, g.Output); try < clampTries && next > 0 {
 			g.Output = next
@@ -170,7 +260,7 @@ func (k *Keeper) Reserve(ctx context.Context, a Ask) (Grant, error) {
 }
 
 // clamp is the length of answer that fits into every short level now, 0 when there is none or a level does not clamp.
-func clamp(list []Budget, states []LineState, price Ceiling, b Bound, now int64) int64 {
+func clamp(list []*known, states []LineState, price Ceiling, b Bound, now int64) int64 {
 	fits := now
 	for _, s := range states {
 		if !s.Short {
@@ -188,17 +278,17 @@ func clamp(list []Budget, states []LineState, price Ceiling, b Bound, now int64)
 	return fits
 }
 
-func find(list []Budget, seq int64) *Budget {
+func find(list []*known, seq int64) *known {
 	for i := range list {
 		if list[i].Seq == seq {
-			return &list[i]
+			return list[i]
 		}
 	}
 	return nil
 }
 
 // refuse says which budget is in the way. One that is spent counts before one that is only held: waiting does not help there.
-func refuse(list []Budget, states []LineState, price Ceiling, b Bound) *fault.Error {
+func refuse(list []*known, states []LineState, price Ceiling, b Bound) *fault.Error {
 	const op = "billing.Keeper.Reserve"
 	var worst *LineState
 	spent := false
@@ -220,7 +310,7 @@ func refuse(list []Budget, states []LineState, price Ceiling, b Bound) *fault.Er
 		}
 	}
 	bud := find(list, worst.Budget)
-	span := bud.Window.At(worst.Start, bud.Location())
+	span := bud.span(worst.Start)
 	resets := span.End
 	if resets.IsZero() {
 		resets = forever
@@ -234,110 +324,191 @@ func refuse(list []Budget, states []LineState, price Ceiling, b Bound) *fault.Er
 		Public: fmt.Sprintf("What is left of the budget %s is held by requests under way. Try again when they have ended.", bud.ID)}
 }
 
-// Release gives back a hold of which nothing was used.
-func (k *Keeper) Release(ctx context.Context, g Grant) {
-	if !g.Held {
+// Release gives back a grant of which nothing was used.
+func (k *Keeper) Release(_ context.Context, g Grant) {
+	t := k.till(g.Org, false)
+	if !g.Held || t == nil {
 		return
 	}
-	k.open.Add(-1)
-	k.giveBack(ctx, g.Org, g.ID)
-}
-
-// giveBack releases on a context of its own; what cannot be released lapses.
-func (k *Keeper) giveBack(ctx context.Context, org tenancy.OrgID, id string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	if err := k.Store.Release(ctx, org, id); err != nil {
-		return // nothing can be done about it here, and nothing is lost: the hold lapses
-	}
-}
-
-// Done settles one attempt that had a grant, now. What fails here is settled when the journal's event reaches the ledger.
-func (k *Keeper) Done(ctx context.Context, g Grant, e Event) error {
-	if !g.Held {
-		return nil
-	}
-	k.open.Add(-1)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	return k.Settle(ctx, []Event{e})
-}
-
-// Settle books events of the ledger in place of their holds, each once. It is cheap when nothing is held.
-func (k *Keeper) Settle(ctx context.Context, events []Event) error {
-	if !k.held.Load() || len(events) == 0 {
-		return nil
-	}
-	list := make([]Settlement, len(events))
-	for i := range events {
-		e := &events[i]
-		list[i] = Settlement{ID: e.ID, Tokens: Amount(satAdd(e.Usage.InputTotal(), e.Usage.Output))}
-		if e.Cost != nil {
-			list[i].Money = NanoUp(max(*e.Cost, 0))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if h := t.taken[g.ID]; h != nil && h.spent == nil {
+		delete(t.taken, g.ID)
+		for i, l := range h.lines {
+			h.rooms[i].used -= l.Amount
 		}
 	}
-	done, err := k.Store.Settle(ctx, list, k.Clock())
+}
+
+// Done puts what an attempt used in place of what it held, at once for all that ask this process. It is booked in the store when the ledger has
+// the event; see Settle. It always returns nil.
+func (k *Keeper) Done(ctx context.Context, g Grant, e Event) error {
+	if t := k.till(g.Org, false); g.Held && t != nil {
+		k.end(ctx, t, &e)
+	}
+	return nil
+}
+
+// end ends an open attempt and returns it; nil when there is none.
+func (k *Keeper) end(ctx context.Context, t *till, e *Event) *taken {
+	t.mu.Lock()
+	h := t.taken[e.ID]
+	exceeded := h != nil && h.spent == nil && h.end(spentBy(e))
+	t.mu.Unlock()
+	if exceeded {
+		k.Watcher.HoldExceeded(ctx, e.ID)
+	}
+	return h
+}
+
+// Settle books events of the ledger, each once however often it is told. What this process held is booked where it was held; what another one
+// held, that died before it was booked, where it would have been held.
+func (k *Keeper) Settle(ctx context.Context, events []Event) error {
+	list := make([]Booking, 0, len(events))
+	own := make([]*taken, 0, len(events))
+	for i := range events {
+		e := &events[i]
+		t := k.till(e.Org, false)
+		if t != nil {
+			if h := k.end(ctx, t, e); h != nil {
+				list, own = append(list, Booking{ID: e.ID, Org: e.Org, Hold: h.hold, Lines: h.spent}), append(own, h)
+				continue
+			}
+		}
+		used, err := k.counted(ctx, e)
+		if err != nil {
+			return err
+		}
+		if len(used) > 0 {
+			list, own = append(list, Booking{ID: e.ID, Org: e.Org, Lines: used}), append(own, nil)
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	done, err := k.Store.Book(ctx, list, k.Clock())
 	if err != nil {
 		return err
+	}
+	for i, h := range own {
+		if h == nil {
+			continue
+		}
+		t := k.till(list[i].Org, false)
+		t.mu.Lock()
+		if t.taken[list[i].ID] == h {
+			h.booked()
+			delete(t.taken, list[i].ID)
+			t.stale = t.stale || t.asking != nil // an ask under way may have looked before this
+		}
+		t.mu.Unlock()
 	}
 	for _, a := range done.Alerts {
 		k.Watcher.BudgetAlert(ctx, a)
 	}
-	for _, id := range done.Exceeded {
-		k.Watcher.HoldExceeded(ctx, id)
-	}
 	return nil
 }
 
-// renew keeps this replica's holds alive. It writes three times in the life of a lease.
-func (k *Keeper) renew(ctx context.Context) error {
-	k.renewMu.Lock()
-	defer k.renewMu.Unlock()
-	now := k.Clock()
-	if !k.renewed.IsZero() && now.Sub(k.renewed) < HoldLease/3 {
-		return nil
+// counted is what an event used on every budget that counts it: those there were when it started.
+func (k *Keeper) counted(ctx context.Context, e *Event) ([]Line, error) {
+	all, err := k.book.of(ctx, e.Org)
+	if err != nil || len(all) == 0 {
+		return nil, err
 	}
-	if err := k.Store.Renew(ctx, k.Replica, now.Add(HoldLease)); err != nil {
-		return err
+	a := Ask{Attempt: e.Attempt, Token: e.Token}
+	who := a.spender()
+	var list []*known
+	for _, b := range all {
+		if b.Covers(who) && b.Since.UnixMilli() <= e.StartedAt.UnixMilli() {
+			list = append(list, b)
+		}
 	}
-	k.renewed = now
-	return nil
+	s := spentBy(e)
+	return lines(list, e.StartedAt, s.tokens, s.money), nil
 }
 
 // sweep frees what dead replicas hold, at most once a second, and reports whether anything was freed.
 func (k *Keeper) sweep(ctx context.Context) bool {
-	k.renewMu.Lock()
+	k.leaseMu.Lock()
 	now := k.Clock()
 	if now.Sub(k.swept) < sweepPause {
-		k.renewMu.Unlock()
+		k.leaseMu.Unlock()
 		return false
 	}
 	k.swept = now
-	k.renewMu.Unlock()
-	n, err := k.Store.Expire(ctx, now, now.Add(-holdAge))
+	k.leaseMu.Unlock()
+	n, err := k.Store.Expire(ctx, now)
 	return err == nil && n > 0
 }
 
-// Tend renews the lease while this process holds anything, and frees what lapsed. It returns when ctx ends.
+// Tend gives back what tills keep in vain, renews the lease while they keep anything, and frees what lapsed. When ctx ends it gives back
+// everything and returns.
 func (k *Keeper) Tend(ctx context.Context, failed func(error)) {
-	t := time.NewTicker(HoldLease / 4)
+	t := time.NewTicker(tidyEvery)
 	defer t.Stop()
-	for {
+	for n := 1; ; n++ {
 		select {
 		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), askPatience)
+			defer cancel()
+			if err := k.Tidy(last, true); err != nil {
+				failed(err)
+			}
 			return
 		case <-t.C:
 		}
-		if !k.held.Load() {
-			continue
+		if err := k.Tidy(ctx, false); err != nil && ctx.Err() == nil {
+			failed(err)
 		}
-		if k.open.Load() > 0 {
-			if err := k.renew(ctx); err != nil && ctx.Err() == nil {
+		if n%15 == 0 {
+			k.sweep(ctx)
+		}
+		if n%60 == 0 {
+			if err := k.Foresee(ctx); err != nil && ctx.Err() == nil {
 				failed(err)
 			}
 		}
-		k.sweep(ctx)
 	}
+}
+
+// Foresee tells of budgets that will not last at the pace of their window so far.
+func (k *Keeper) Foresee(ctx context.Context) error {
+	list, err := k.Store.Foresee(ctx, k.Clock())
+	for _, a := range list {
+		k.Watcher.BudgetAlert(ctx, a)
+	}
+	return err
+}
+
+// Tidy gives back what tills kept in vain since it was called last, with all what no attempt holds, and keeps the rest from lapsing. It forgets
+// tills that keep nothing. It joins all errors; what could not be given back is given back the next time.
+func (k *Keeper) Tidy(ctx context.Context, all bool) error {
+	k.tillsMu.RLock()
+	list := slices.Collect(maps.Values(k.tills))
+	k.tillsMu.RUnlock()
+	var errs []error
+	kept := false
+	for _, t := range list {
+		looked := k.look(ctx, t)
+		empty, err := k.tidy(ctx, t, all)
+		errs = append(errs, looked, err)
+		if kept = kept || !empty; !empty {
+			continue
+		}
+		k.tillsMu.Lock()
+		t.mu.Lock()
+		if len(t.rooms) == 0 && len(t.taken) == 0 && t.asking == nil && t.waiting == 0 && !t.stale {
+			t.closed = true
+			delete(k.tills, t.org)
+		}
+		t.mu.Unlock()
+		k.tillsMu.Unlock()
+	}
+	if now := k.Clock(); kept && now.UnixNano() > k.leaseEnd.Load()-int64(HoldLease*2/3) {
+		_, err := k.renew(ctx, now)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // Effective is a budget with how it stands for somebody.
@@ -348,23 +519,35 @@ type Effective struct {
 }
 
 // Chain tells how every budget stands that counts a spender, the one with the least room first: that one binds. Budgets that only warn
-// come after those that refuse.
+// come after those that refuse. What this process knows and has not booked yet is counted; of other replicas, what they keep ahead is told as
+// reserved.
 func (k *Keeper) Chain(ctx context.Context, org tenancy.OrgID, s Spender, all bool) ([]Effective, error) {
-	list, err := k.Store.Budgets(ctx, org)
+	read, err := k.Store.Budgets(ctx, org)
 	if err != nil {
 		return nil, err
 	}
-	if !all {
-		list = slices.DeleteFunc(list, func(b Budget) bool { return !b.Covers(s) })
+	var list []*known
+	for _, b := range read {
+		if all || b.Covers(s) {
+			list = append(list, newKnown(b))
+		}
 	}
 	now := k.Clock()
 	states, err := k.Store.States(ctx, org, lines(list, now, 0, 0), now)
 	if err != nil {
 		return nil, err
 	}
+	t := k.till(org, false)
+	if t != nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+	}
 	out := make([]Effective, 0, len(list))
 	for i, b := range list {
-		out = append(out, Effective{Budget: b, Span: b.Window.At(now, b.Location()), State: states[i]})
+		if t != nil {
+			states[i] = t.correct(states[i])
+		}
+		out = append(out, Effective{Budget: b.Budget, Span: b.span(now), State: states[i]})
 	}
 	if !all {
 		slices.SortStableFunc(out, func(a, b Effective) int { return a.rank(b) })

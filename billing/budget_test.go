@@ -254,11 +254,7 @@ func newKeeper(t testing.TB, list ...billing.Budget) *keeperTest {
 			t.Fatal(err)
 		}
 	}
-	var err error
-	k.Keeper, err = billing.NewKeeper(context.Background(), billing.KeeperConfig{Store: k.store, Prices: billing.Embedded(), Clock: func() time.Time { return time.UnixMilli(k.now.Load()) }, Replica: "r", Watcher: k.watch})
-	if err != nil {
-		t.Fatal(err)
-	}
+	k.Keeper = billing.NewKeeper(billing.KeeperConfig{Store: k.store, Prices: billing.Embedded(), Clock: func() time.Time { return time.UnixMilli(k.now.Load()) }, Replica: "r", Watcher: k.watch})
 	return k
 }
 
@@ -268,7 +264,7 @@ func ask(id string, in, out int64) billing.Ask {
 }
 
 func event(id string, cost billing.Pico) billing.Event {
-	return billing.Event{Attempt: billing.Attempt{ID: id, Org: budgetOrg}, Cost: &cost}
+	return billing.Event{Attempt: ask(id, 0, 0).Attempt, Cost: &cost}
 }
 
 func TestKeeperWithoutBudgetsWritesNothing(t *testing.T) {
@@ -319,6 +315,9 @@ func TestKeeperTellsSpentFromHeld(t *testing.T) {
 	if fe = fault.From(err); !fault.Is(err, fault.Payment) || fe.Code != "budget_exhausted" || fe.Limit.Used != "0.06" || !fe.Limit.ResetsAt.Equal(time.Date(2026, 11, 30, 23, 0, 0, 0, time.UTC)) {
 		t.Errorf("when it is spent: %+v", fe)
 	}
+	if err := k.Settle(t.Context(), []billing.Event{event("1", 60_000_000_000)}); err != nil { // the ledger has it
+		t.Fatal(err)
+	}
 	small, err := k.Reserve(t.Context(), ask("4", 1000, 1000))
 	if err != nil || !small.Held {
 		t.Errorf("a smaller request: %v", err)
@@ -359,23 +358,25 @@ func TestKeeperFreesWhatDeadReplicasHold(t *testing.T) {
 }
 
 func TestKeeperUsesTheCapUp(t *testing.T) {
-	b := budgettest.Budget("m", 10_000_000_000) // 10 USD
-	b.Mode = billing.ModeClamp
 	prices := billing.Embedded()
 	for _, c := range []struct {
 		callers int
+		mode    billing.Mode
 		least   float64
-	}{{50, 0.995}, {1000, 0.995}} {
+	}{{50, billing.ModeRefuse, 0.995}, {50, billing.ModeClamp, 0.999}, {1000, billing.ModeClamp, 0.999}} {
+		b := budgettest.Budget("m", 10_000_000_000) // 10 USD
+		b.Mode = c.mode
 		k := newKeeper(t, b)
 		var spent atomic.Int64
 		var wg sync.WaitGroup
 		for n := range c.callers {
 			wg.Go(func() {
 				r := rand.New(rand.NewPCG(3, uint64(n)))
+				refused := 0
 				for i := 0; ; i++ {
 					id := fmt.Sprint(n, ".", i)
 					in := 500 + r.Int64N(8000)
-					g, err := k.Reserve(t.Context(), ask(id, in, 4096))
+					g, err := k.Reserve(t.Context(), ask(id, in, 256+r.Int64N(4096)))
 					code := ""
 					if err != nil {
 						code = fault.From(err).Code
@@ -385,8 +386,11 @@ func TestKeeperUsesTheCapUp(t *testing.T) {
 					case "budget_reserved":
 						time.Sleep(time.Millisecond)
 						continue
-					case "budget_exhausted":
-						return
+					case "budget_exhausted": // a smaller one may fit
+						if refused++; refused == 20 {
+							return
+						}
+						continue
 					default:
 						t.Error(err)
 						return
@@ -403,7 +407,7 @@ func TestKeeperUsesTheCapUp(t *testing.T) {
 		}
 		wg.Wait()
 		share := float64(spent.Load()) / 10_000_000_000
-		t.Logf("%d callers used %.3f%% of the cap", c.callers, share*100)
+		t.Logf("%d callers, %s: %.3f%% of the cap used", c.callers, c.mode, share*100)
 		if share > 1 || share < c.least || k.watch.exceeded != 0 {
 			t.Errorf("%d callers used %.4f of the cap; %d holds exceeded", c.callers, share, k.watch.exceeded)
 		}

@@ -69,32 +69,34 @@ func TestReprice(t *testing.T) {
 	}
 	one, two := load("1"), load("3")
 	e := Settle(Attempt{ID: "r.1", RunID: "r", Provider: "p", Model: "a", StartedAt: time.Unix(0, 0)}, Outcome{Usage: chat.Usage{Input: 10}, Told: true, Final: true, Status: StatusOK}, one)
-	if _, ok := Reprice(e, 0, one); ok {
+	if _, ok := Reprice(e, Corrected{}, one); ok {
 		t.Error("a correction to the same price")
 	}
-	c, ok := Reprice(e, 0, two)
+	c, ok := Reprice(e, Corrected{}, two)
 	if !ok || *c.Cost != 20_000_000 || c.Basis != Correction || c.Usage != (chat.Usage{}) || Corrects(c) != "r.1" || c.PriceRev != two.Revision() || *e.Cost != 10_000_000 {
 		t.Fatalf("%v %+v", ok, c)
 	}
-	if again, _ := Reprice(e, 0, two); again.ID != c.ID {
+	if again, _ := Reprice(e, Corrected{}, two); again.ID != c.ID {
 		t.Error("the same correction has two ids")
 	}
-	if _, ok := Reprice(e, *c.Cost, two); ok {
+	var soFar Corrected
+	soFar.Add(c)
+	if _, ok := Reprice(e, soFar, two); ok {
 		t.Error("it was corrected twice")
 	}
-	if back, ok := Reprice(e, *c.Cost, one); !ok || *back.Cost != -20_000_000 {
+	if back, ok := Reprice(e, soFar, one); !ok || *back.Cost != -20_000_000 || *back.List != -20_000_000 || back.Billed != -20_000_000 {
 		t.Errorf("going back: %v %v", ok, back.Cost)
 	}
-	if _, ok := Reprice(c, 0, one); ok || Corrects(e) != "" {
+	if _, ok := Reprice(c, Corrected{}, one); ok || Corrects(e) != "" {
 		t.Error("a correction was corrected")
 	}
 	e.Model = "unknown"
 	unpriced := Settle(e.Attempt, Outcome{Usage: chat.Usage{Input: 10}, Told: true, Final: true, Status: StatusOK}, one)
-	if _, ok := Reprice(unpriced, 0, two); ok {
+	if _, ok := Reprice(unpriced, Corrected{}, two); ok {
 		t.Error("a model that is still unknown was corrected")
 	}
 	unpriced.Model = "a"
-	if c, ok := Reprice(unpriced, 0, two); !ok || *c.Cost != 30_000_000 {
+	if c, ok := Reprice(unpriced, Corrected{}, two); !ok || *c.Cost != 30_000_000 {
 		t.Errorf("a price that became known: %v %v", ok, c.Cost)
 	}
 }

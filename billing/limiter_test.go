@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lossless-group/gateway/chat"
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/tenancy"
 )
@@ -153,24 +154,81 @@ func TestLimitDetails(t *testing.T) {
 }
 
 func TestTokensPerMinute(t *testing.T) {
-	l, c := newLimiter(t, map[string]Plan{"p": {RequestsPerMinute: 1000, Concurrent: 100, TokensPerMinute: 600}})
-	p, err := l.Admit(t.Context(), acme, "p")
+	l, c := newLimiter(t, map[string]Plan{"p": {RequestsPerMinute: 1000, Concurrent: 100, InputTokensPerMinute: 6000, OutputTokensPerMinute: 600}, "cached": {RequestsPerMinute: 1, Concurrent: 1, InputTokensPerMinute: 6000, CountCached: true}})
+	admit := func() Permit {
+		t.Helper()
+		p, err := l.Admit(t.Context(), acme, "p")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	left := func(input, output int64) {
+		t.Helper()
+		st := l.Standing(acme, "p")
+		if len(st) != 4 || st[1].Left != input || st[2].Left != output {
+			t.Errorf("left %+v, want %d and %d", st, input, output)
+		}
+	}
+	first := admit()
+	if err := first.Take(4000, 500); err != nil {
+		t.Fatal(err)
+	}
+	left(2000, 100)
+	err := admit().Take(1000, 200)
+	f := fault.From(err)
+	if f.Code != "rate_limited" || f.Limit.Scope != "output_tokens_per_minute" || f.Limit.Cap != "600" || f.Limit.Used != "500" || f.RetryAfter != 10*time.Second {
+		t.Errorf("got %+v %+v", f, f.Limit)
+	}
+	left(2000, 100) // neither was taken
+	if err := admit().Take(3000, 50); fault.From(err).Limit.Scope != "input_tokens_per_minute" {
+		t.Errorf("got %v", err)
+	}
+	first.Used(chat.Usage{Input: 1000, CacheRead: 3000, CacheWrite5m: 500, Output: 100})
+	left(4500, 500) // what was read from the provider's cache does not count
+	first.Used(chat.Usage{Input: 500, Output: 700})
+	left(4000, 0) // the next call of the same turn, which overdraws
+	second := admit()
+	if err := second.Take(10, 1); fault.From(err).RetryAfter != 201*100*time.Millisecond {
+		t.Errorf("after an overdraft: %v", err)
+	}
+	c.advance(201 * 100 * time.Millisecond)
+	if err := second.Take(10, 1); err != nil {
+		t.Errorf("refused after Retry-After: %v", err)
+	}
+	second.Nothing()
+	left(6000, 1)
+	third := admit()
+	third.Used(chat.Usage{Output: 1 << 40})
+	if reset := l.Standing(acme, "p")[2].Reset; reset > 11*time.Minute {
+		t.Errorf("a wrong count is paid back for %v", reset)
+	}
+	p, err := l.Admit(t.Context(), other, "cached")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Spend(599)
-	if _, err := l.Admit(t.Context(), acme, "p"); err != nil {
-		t.Errorf("refused with a token left: %v", err)
+	p.Used(chat.Usage{Input: 1000, CacheRead: 3000})
+	if st := l.Standing(other, "cached"); st[1].Left != 2000 {
+		t.Errorf("with cached reads counted: %+v", st)
 	}
-	p.Spend(1401) // now 1,400 overdrawn at 10 a second
-	_, err = l.Admit(t.Context(), acme, "p")
-	f := fault.From(err)
-	if f.Code != "rate_limited" || f.Limit.Scope != "tokens_per_minute" || f.Limit.Used != "2000" || f.RetryAfter != 140*time.Second+100*time.Millisecond {
-		t.Errorf("got %+v %+v", f, f.Limit)
+	if st := l.Standing(tenancy.MustOrgID("new.example"), "p"); len(st) != 4 || st[0].Left != 1000 || st[3].Left != 100 {
+		t.Errorf("of an organisation that did nothing yet: %+v", st)
 	}
-	c.advance(f.RetryAfter)
+}
+
+func TestBurst(t *testing.T) {
+	l, c := newLimiter(t, map[string]Plan{"p": {RequestsPerMinute: 60, Burst: 3, Concurrent: 100}})
+	for i, want := range []bool{true, true, true, false} {
+		if _, err := l.Admit(t.Context(), acme, "p"); (err == nil) != want {
+			t.Errorf("turn %d: %v", i, err)
+		}
+	}
+	c.advance(time.Second)
 	if _, err := l.Admit(t.Context(), acme, "p"); err != nil {
-		t.Errorf("refused after Retry-After: %v", err)
+		t.Errorf("after a second: %v", err)
+	}
+	if st := l.Standing(acme, "p"); st[0] != (Standing{Name: "requests", Quota: 60, Window: time.Minute, Left: 0, Reset: 3 * time.Second}) || st[1].Left != 96 {
+		t.Errorf("standing %+v", st)
 	}
 }
 
@@ -210,7 +268,7 @@ func TestAdmitRefusesBadCalls(t *testing.T) {
 			}
 		})
 	}
-	for name, p := range map[string]Plan{"no rate": {Concurrent: 1}, "no concurrency": {RequestsPerMinute: 1}, "negative tokens": {RequestsPerMinute: 1, Concurrent: 1, TokensPerMinute: -1}} {
+	for name, p := range map[string]Plan{"no rate": {Concurrent: 1}, "no concurrency": {RequestsPerMinute: 1}, "negative tokens": {RequestsPerMinute: 1, Concurrent: 1, InputTokensPerMinute: -1}, "a negative burst": {RequestsPerMinute: 1, Concurrent: 1, Burst: -1}} {
 		if _, err := NewLimiter(map[string]Plan{"p": p}, time.Now); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: got %v", name, err)
 		}
@@ -238,7 +296,7 @@ func TestIdleOrganisationsAreForgotten(t *testing.T) {
 }
 
 func BenchmarkAdmit(b *testing.B) {
-	l, err := NewLimiter(map[string]Plan{"p": {RequestsPerMinute: 1 << 40, Concurrent: 1 << 20, TokensPerMinute: 1 << 40}}, time.Now)
+	l, err := NewLimiter(map[string]Plan{"p": {RequestsPerMinute: 1 << 40, Concurrent: 1 << 20, InputTokensPerMinute: 1 << 30, OutputTokensPerMinute: 1 << 30}}, time.Now)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -250,6 +308,10 @@ func BenchmarkAdmit(b *testing.B) {
 				b.Error(err)
 				return
 			}
+			if err := p.Take(1, 1); err != nil {
+				b.Error(err)
+			}
+			p.Used(chat.Usage{Input: 1, Output: 1})
 			p.Release()
 		}
 	})

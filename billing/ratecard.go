@@ -49,7 +49,7 @@ func (c *Catalogue) With(card *RateCard) *Catalogue {
 }
 
 func (r *RateCard) hit(base *Catalogue, provider, model string, at time.Time, inputTotal int64, terms *chat.Terms) hit {
-	if at.Before(r.From) || !r.To.IsZero() && !at.Before(r.To) {
+	if !r.covers(at) {
 		return base.hit(provider, model, at, inputTotal, terms)
 	}
 	if r.Rows != nil {
@@ -60,4 +60,22 @@ func (r *RateCard) hit(base *Catalogue, provider, model string, at time.Time, in
 	h := base.hit(provider, model, at, inputTotal, terms)
 	h.multiplier = h.multiplier * r.Multiplier / millionth
 	return h
+}
+
+// agreed applies the multipliers in force at a time to an amount; rows of a card do not count, because the amount has no row.
+func (c *Catalogue) agreed(at time.Time, amount Pico) Pico {
+	for ; c.card != nil; c = c.base {
+		if !c.card.covers(at) {
+			continue
+		}
+		sum := sum128{lo: uint64(max(amount, 0))}
+		if p, ok := sum.times(c.card.Multiplier); ok {
+			amount = p
+		}
+	}
+	return amount
+}
+
+func (r *RateCard) covers(at time.Time) bool {
+	return !at.Before(r.From) && (r.To.IsZero() || at.Before(r.To))
 }

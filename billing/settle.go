@@ -55,12 +55,15 @@ type Outcome struct {
 //
 // What the provider says an attempt cost is kept beside, in the usage's terms; it is the cost itself (Reported) where the catalogue says that a provider's word
 // counts before the table. What ran on provisioned capacity costs nothing (Provisioned).
-func Settle(a Attempt, o Outcome, cat *Catalogue) Event {
+//
+// What the organisation owes for it follows its rate card, when prices have one; the cost and the list price do not.
+func Settle(a Attempt, o Outcome, prices Prices) Event {
+	cat := prices.List()
 	e := Event{Attempt: a, EndedAt: o.EndedAt, Status: o.Status}
 	delivered := EstimateTokens(o.DeliveredBytes)
 	failed := o.Status == StatusUpstreamError || o.Status == StatusRefused
 	if failed && !o.Told && o.DeliveredBytes <= 0 {
-		e.Basis, e.Cost = Zero, new(Pico)
+		e.Basis, e.Cost, e.List = Zero, new(Pico), new(Pico)
 		return e
 	}
 	plausible := true
@@ -83,10 +86,14 @@ func Settle(a Attempt, o Outcome, cat *Catalogue) Event {
 		e.Delivered = delivered
 	}
 	e.Cost, e.PriceRow = cat.Price(a.Provider, a.Model, a.StartedAt, e.Usage)
+	if e.Cost != nil {
+		list := *e.Cost
+		e.List = &list
+	}
 	reported := e.Reported()
 	switch {
 	case !plausible:
-		e.Cost = nil // a count was out of range: what is left of it must not look like a price
+		e.Cost, e.List = nil, nil // a count was out of range: what is left of it must not look like a price
 	case e.Basis != Computed:
 	case strings.EqualFold(e.Usage.Terms.ServiceTier, TierProvisioned):
 		e.Basis, e.Cost = Provisioned, new(Pico)
@@ -99,7 +106,31 @@ func Settle(a Attempt, o Outcome, cat *Catalogue) Event {
 	if e.PriceRow != "" {
 		e.PriceRev = cat.Revision()
 	}
+	if plausible {
+		e.Billed = billed(&e, prices.For(a.Org))
+	}
 	return e
+}
+
+// billed is what an organisation owes for an event by its own prices.
+func billed(e *Event, own *Catalogue) Pico {
+	switch {
+	case e.BYOK():
+		return 0
+	case e.Basis == Zero, e.Basis == Provisioned, own.card == nil:
+		if e.Cost == nil {
+			return 0
+		}
+		return *e.Cost
+	case e.Basis == Reported:
+		// The list does not know what this costs from hour to hour, so what was agreed is applied to the provider's word.
+		return own.agreed(e.StartedAt, *e.Cost)
+	}
+	p, _ := own.Price(e.Provider, e.Model, e.StartedAt, e.Usage)
+	if p == nil {
+		return 0
+	}
+	return *p
 }
 
 // clampUsage forces every count into [0, maxTokens] and reports whether all were. A negative count from a provider

@@ -68,7 +68,10 @@ func TestSettle(t *testing.T) {
 			c.o.EndedAt = time.Date(2026, 11, 15, 12, 0, 9, 0, time.UTC)
 			a := attempt(c.model)
 			got := Settle(a, c.o, cat)
-			want := Event{Attempt: a, EndedAt: c.o.EndedAt, Status: c.o.Status, Basis: c.basis, Usage: c.usage, Delivered: c.delivered, Cost: c.cost}
+			want := Event{Attempt: a, EndedAt: c.o.EndedAt, Status: c.o.Status, Basis: c.basis, Usage: c.usage, Delivered: c.delivered, Cost: c.cost, List: c.cost}
+			if c.cost != nil {
+				want.Billed = *c.cost
+			}
 			if c.model == known && c.basis != Zero {
 				want.PriceRow, want.PriceRev = known, cat.Revision()
 				if got.PriceRow == known+">200000" {

@@ -66,6 +66,10 @@ type CapabilityView struct {
 	OneLine  string
 	Kind     string // read, preview, mutate
 	Confirms bool
+	// When it is meant; all may be empty.
+	Hints       []string // how a wish for it is recognised
+	InvokeWhen  string
+	ProposeWhen string
 }
 
 // Skill is one skill that the session enabled. Its body is never shortened.
@@ -239,6 +243,19 @@ func roster(caps []CapabilityView) string {
 			b.WriteString(": " + flat(c.OneLine, 300))
 		}
 		b.WriteByte('\n')
+		if len(c.Hints) > 0 {
+			hints := make([]string, len(c.Hints))
+			for i, h := range c.Hints {
+				hints[i] = flat(h, 200)
+			}
+			b.WriteString("  Meant when: " + strings.Join(hints, "; ") + "\n")
+		}
+		if c.InvokeWhen != "" {
+			b.WriteString("  Call it when: " + flat(c.InvokeWhen, 200) + "\n")
+		}
+		if c.ProposeWhen != "" {
+			b.WriteString("  Propose it when: " + flat(c.ProposeWhen, 200) + "\n")
+		}
 	}
 	return strings.TrimRight(b.String(), "\n")
 }

@@ -35,9 +35,11 @@ type Registry struct {
 }
 
 type entry struct {
-	cap     Capability // without Handler
-	handler Handler
-	schema  *jsonschema.Schema
+	cap        Capability // without Handler
+	handler    Handler
+	schema     *jsonschema.Schema
+	output     *jsonschema.Schema // nil: anything
+	conditions []condition
 }
 
 // NewRegistry checks every capability and compiles its schema. It reports all faults at once, as one error of kind
@@ -70,6 +72,9 @@ func NewRegistry(caps []Capability) (*Registry, error) {
 }
 
 func newEntry(c Capability) (*entry, error) {
+	if c.Name == ProposeTool {
+		return nil, errors.New("the name belongs to the gateway")
+	}
 	if !validName(c.Name) {
 		return nil, errors.New("the name must be dot-joined segments of letters, digits, _ and inner -, starting with a letter or _")
 	}
@@ -101,12 +106,57 @@ func newEntry(c Capability) (*entry, error) {
 		return nil, fmt.Errorf("input schema: %w", err)
 	}
 	e := &entry{handler: c.Handler, schema: sch}
+	if len(c.OutputSchema) > 0 {
+		if e.output, c.OutputSchema, err = compileAny(c.OutputSchema); err != nil {
+			return nil, fmt.Errorf("output schema: %w", err)
+		}
+	}
+	if c.ConfirmBy != BySelf && c.ConfirmBy != ByAdmin && c.ConfirmBy != ByMember {
+		return nil, fmt.Errorf("confirmBy %q is neither empty nor admin nor anyMember", clip(string(c.ConfirmBy), 40))
+	}
+	if err := c.Hints.check(); err != nil {
+		return nil, err
+	}
+	if len(c.Postconditions) > maxPostconditions {
+		return nil, fmt.Errorf("there are more than %d postconditions", maxPostconditions)
+	}
+	for i, p := range c.Postconditions {
+		cond, err := p.compile()
+		if err != nil {
+			return nil, fmt.Errorf("postcondition %d: %w", i, err)
+		}
+		e.conditions = append(e.conditions, cond)
+	}
 	if c.Timeout == 0 {
 		c.Timeout = defaultTimeout
 	}
 	c.InputSchema, c.Handler = compact, nil
 	e.cap = c
 	return e, nil
+}
+
+// Bounds of what a capability adds to the roster, which every turn pays for.
+const (
+	maxHints    = 10
+	maxHint     = 200
+	maxRequired = 10
+)
+
+func (h Hints) check() error {
+	if len(h.Recognition) > maxHints || len(h.Requires) > maxRequired {
+		return fmt.Errorf("there may be at most %d recognition hints and %d required fields of the context", maxHints, maxRequired)
+	}
+	for _, s := range append([]string{h.Invoke, h.Propose}, h.Recognition...) {
+		if len(s) > maxHint || strings.ContainsAny(s, "\r\n") {
+			return fmt.Errorf("a hint must be one line of at most %d bytes", maxHint)
+		}
+	}
+	for _, s := range h.Requires {
+		if !validName(s) {
+			return fmt.Errorf("%q is not a field of the context, such as activeView.deckId", clip(s, 80))
+		}
+	}
+	return nil
 }
 
 func validName(s string) bool {
@@ -137,7 +187,8 @@ func (r *Registry) hash() string {
 	for _, n := range r.names {
 		c := r.byName[n].cap
 		// Strings, numbers and checked JSON always encode, and a hash never fails to write.
-		_ = enc.Encode([]any{c.Name, c.App, c.Title, c.Description, c.OneLine, c.InputSchema, c.Kind, c.RequiredTier, c.RequiresConfirmation, c.Timeout})
+		_ = enc.Encode([]any{c.Name, c.App, c.Title, c.Description, c.AdminDescription, c.OneLine, c.InputSchema, c.OutputSchema, c.Kind, c.RequiredTier,
+			c.RequiresConfirmation, c.ConfirmBy, c.Annotations, c.Hints, c.Postconditions, c.Timeout})
 	}
 	return "r-" + hex.EncodeToString(h.Sum(nil)[:8])
 }

@@ -32,6 +32,21 @@ var _ jsonschema.URLLoader = noLoader{}
 
 // compileSchema compiles one input schema and returns it with its compacted bytes, in which key order is as given.
 func compileSchema(raw json.RawMessage) (*jsonschema.Schema, json.RawMessage, error) {
+	sch, compact, err := compileAny(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	var root struct {
+		Type any `json:"type"`
+	}
+	if err := json.Unmarshal(compact, &root); err != nil || root.Type != "object" {
+		return nil, nil, errors.New(`the schema's root must say "type": "object"`)
+	}
+	return sch, compact, nil
+}
+
+// compileAny compiles a schema of any value.
+func compileAny(raw json.RawMessage) (*jsonschema.Schema, json.RawMessage, error) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
 	if err != nil {
 		return nil, nil, fmt.Errorf("not JSON: %w", err)
@@ -40,16 +55,13 @@ func compileSchema(raw json.RawMessage) (*jsonschema.Schema, json.RawMessage, er
 	if !ok {
 		return nil, nil, errors.New("the schema must be a JSON object")
 	}
-	if obj["type"] != "object" {
-		return nil, nil, errors.New(`the schema's root must say "type": "object"`)
-	}
 	if s, ok := obj["$schema"]; ok && s != dialect && s != dialect+"#" {
 		return nil, nil, fmt.Errorf("$schema must be %s or absent", dialect)
 	}
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.UseLoader(noLoader{})
-	const at = "capability:///input"
+	const at = "capability:///schema"
 	if err := c.AddResource(at, doc); err != nil {
 		return nil, nil, err
 	}
@@ -64,6 +76,30 @@ func compileSchema(raw json.RawMessage) (*jsonschema.Schema, json.RawMessage, er
 	return sch, b.Bytes(), nil
 }
 
+// validate checks a decoded value against a schema and says where it misses it, "" when it fits. The message names fields by JSON pointer
+// and never repeats a value.
+func validate(sch *jsonschema.Schema, doc any) (message string) {
+	// A validator that trips over strange input must refuse it, not take the turn down.
+	defer func() {
+		if recover() != nil {
+			message = "The value could not be checked against the schema."
+		}
+	}()
+	if p, bad := wildNumber(doc); bad {
+		slices.Reverse(p)
+		return fmt.Sprintf("At %s: the number is too long or its exponent too large.", pointer(p))
+	}
+	err := sch.Validate(doc)
+	if err == nil {
+		return ""
+	}
+	var ve *jsonschema.ValidationError
+	if !errors.As(err, &ve) {
+		return "The value does not fit the schema."
+	}
+	return describe(ve)
+}
+
 // normalInput turns the empty arguments of a call without any into the empty object.
 func normalInput(in json.RawMessage) json.RawMessage {
 	if len(bytes.TrimSpace(in)) == 0 {
@@ -75,12 +111,6 @@ func normalInput(in json.RawMessage) json.RawMessage {
 // checkInput validates arguments and returns their canonical form (keys sorted, no white space). The message names the
 // offending fields by JSON pointer and never repeats a value.
 func checkInput(sch *jsonschema.Schema, in json.RawMessage) (canonical []byte, message string) {
-	// A validator that trips over strange input must refuse it, not take the turn down.
-	defer func() {
-		if recover() != nil {
-			canonical, message = nil, "The arguments could not be checked against the schema."
-		}
-	}()
 	if len(in) > maxInput {
 		return nil, fmt.Sprintf("The arguments are larger than %d KiB.", maxInput>>10)
 	}
@@ -92,19 +122,10 @@ func checkInput(sch *jsonschema.Schema, in json.RawMessage) (canonical []byte, m
 		}
 		return nil, "The arguments are not valid JSON."
 	}
-	if p, bad := wildNumber(doc); bad {
-		slices.Reverse(p)
-		return nil, fmt.Sprintf("At %s: the number is too long or its exponent too large.", pointer(p))
+	if message := validate(sch, doc); message != "" {
+		return nil, message
 	}
-	if err := sch.Validate(doc); err != nil {
-		var ve *jsonschema.ValidationError
-		if !errors.As(err, &ve) {
-			return nil, "The arguments do not fit the schema."
-		}
-		return nil, describe(ve)
-	}
-	canonical, err = json.Marshal(doc)
-	if err != nil {
+	if canonical, err = json.Marshal(doc); err != nil {
 		return nil, "The arguments are not valid JSON."
 	}
 	return canonical, ""

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/tenancy"
 )
@@ -134,8 +136,57 @@ func Expired(capability string) string {
 // round of the tool loop, from 1. name is a capability name, already decoded from the wire; input holds restored values. On
 // success the call may be run once, by Run, Preview or Apply, with the same id, name and arguments.
 func (t *Turn) Check(ctx context.Context, step int, callID, name string, input json.RawMessage) (Capability, *Refusal) {
-	refuse := func(code string, recoverable bool, format string, args ...any) (Capability, *Refusal) {
-		return Capability{}, &Refusal{Capability: name, Code: code, Message: fmt.Sprintf(format, args...), Recoverable: recoverable}
+	if callID == "" {
+		return Capability{}, refusal(name, InvalidInput, true, "The call has no id.")
+	}
+	e, canonical, ref := t.gates(ctx, step, name, input)
+	if ref != nil {
+		return Capability{}, ref
+	}
+	key := callKey(name, canonical)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case step > t.cfg.MaxRounds:
+		ref = refusal(name, LoopLimit, false, "This turn has used all its %d rounds.", t.cfg.MaxRounds)
+	case t.used[callID]:
+		ref = refusal(name, InvalidInput, true, "The call id was used before in this turn.")
+	case t.repeats[key] >= t.cfg.MaxRepeats:
+		ref = refusal(name, LoopLimit, true, "The same call was made %d times in this turn already; its result is above.", t.cfg.MaxRepeats)
+	case name == searchName && t.searches >= t.cfg.MaxSearches:
+		ref = refusal(name, LoopLimit, false, "This turn has used all its %d searches.", t.cfg.MaxSearches)
+	case len(t.used) >= maxCalls:
+		ref = refusal(name, LoopLimit, false, "This turn has made %d calls; that is the most.", maxCalls)
+	}
+	if ref != nil {
+		return Capability{}, ref
+	}
+	t.repeats[key]++
+	if name == searchName {
+		t.searches++
+	}
+	t.used[callID] = true
+	t.passed[callID] = key
+	return e.cap, nil
+}
+
+// Consider takes a call that is only proposed through whitelist, schema, tier and policy. It may not be run for that.
+func (t *Turn) Consider(ctx context.Context, step int, name string, input json.RawMessage) (Capability, *Refusal) {
+	e, _, ref := t.gates(ctx, step, name, input)
+	if ref != nil {
+		return Capability{}, ref
+	}
+	return e.cap, nil
+}
+
+func refusal(name, code string, recoverable bool, format string, args ...any) *Refusal {
+	return &Refusal{Capability: name, Code: code, Message: fmt.Sprintf(format, args...), Recoverable: recoverable}
+}
+
+// gates are those that do not count: whitelist, schema, tier, policy.
+func (t *Turn) gates(ctx context.Context, step int, name string, input json.RawMessage) (*entry, []byte, *Refusal) {
+	refuse := func(code string, recoverable bool, format string, args ...any) (*entry, []byte, *Refusal) {
+		return nil, nil, refusal(name, code, recoverable, format, args...)
 	}
 	e := t.cfg.Registry.byName[name]
 	if e == nil || !t.whitelist[name] {
@@ -144,9 +195,6 @@ func (t *Turn) Check(ctx context.Context, step int, callID, name string, input j
 	canonical, bad := checkInput(e.schema, normalInput(input))
 	if bad != "" {
 		return refuse(InvalidInput, true, "%s", bad)
-	}
-	if callID == "" {
-		return refuse(InvalidInput, true, "The call has no id.")
 	}
 	if have := t.cfg.Tenant.Tier(); have < e.cap.RequiredTier {
 		return refuse(TierRequired, false, "It needs the access tier %s; this person has %s.", e.cap.RequiredTier, have)
@@ -158,44 +206,22 @@ func (t *Turn) Check(ctx context.Context, step int, callID, name string, input j
 	if err != nil {
 		return refuse(DisabledByPolicy, false, "The organisation's policy could not be asked, so nothing was done.")
 	}
-	if !allow {
-		msg := "The organisation's policy does not allow it."
-		for _, r := range reasons {
-			if r.Message != "" {
-				msg += " " + clip(r.Message, 300)
-			}
+	if allow {
+		return e, canonical, nil
+	}
+	msg := "The organisation's policy does not allow it."
+	for _, r := range reasons {
+		if r.Message != "" {
+			msg += " " + clip(r.Message, 300)
 		}
-		code := DisabledByPolicy
-		if len(reasons) == 1 && reasons[0].Code == ApprovalRequired {
-			code = ApprovalRequired
-		}
-		_, ref := refuse(code, false, "%s", msg)
-		ref.Reasons = reasons
-		return Capability{}, ref
 	}
-
-	key := callKey(name, canonical)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	switch {
-	case step > t.cfg.MaxRounds:
-		return refuse(LoopLimit, false, "This turn has used all its %d rounds.", t.cfg.MaxRounds)
-	case t.used[callID]:
-		return refuse(InvalidInput, true, "The call id was used before in this turn.")
-	case t.repeats[key] >= t.cfg.MaxRepeats:
-		return refuse(LoopLimit, true, "The same call was made %d times in this turn already; its result is above.", t.cfg.MaxRepeats)
-	case name == searchName && t.searches >= t.cfg.MaxSearches:
-		return refuse(LoopLimit, false, "This turn has used all its %d searches.", t.cfg.MaxSearches)
-	case len(t.used) >= maxCalls:
-		return refuse(LoopLimit, false, "This turn has made %d calls; that is the most.", maxCalls)
+	code := DisabledByPolicy
+	if len(reasons) == 1 && reasons[0].Code == ApprovalRequired {
+		code = ApprovalRequired
 	}
-	t.repeats[key]++
-	if name == searchName {
-		t.searches++
-	}
-	t.used[callID] = true
-	t.passed[callID] = key
-	return e.cap, nil
+	ref := refusal(name, code, false, "%s", msg)
+	ref.Reasons = reasons
+	return nil, nil, ref
 }
 
 func callKey(name string, canonical []byte) [sha256.Size]byte {
@@ -243,8 +269,9 @@ func (t *Turn) Run(ctx context.Context, c Capability, call Call) (Result, error)
 		return Result{}, &fault.Error{Kind: fault.Internal, Op: op, Code: HandlerFailed, Public: "This takes effect only after a person accepts its preview."}
 	}
 	return guard(ctx, t, op, e, "run", func(ctx context.Context) (Result, error) {
+		began := t.cfg.Clock()
 		r, err := e.handler.Run(ctx, call)
-		return checkedResult(op, r, err)
+		return e.checked(op, r, err, t.cfg.Clock().Sub(began))
 	})
 }
 
@@ -291,8 +318,9 @@ func (t *Turn) Apply(ctx context.Context, c Capability, call Call, state json.Ra
 		return Result{}, err
 	}
 	return guard(ctx, t, op, e, "apply", func(ctx context.Context) (Result, error) {
+		began := t.cfg.Clock()
 		r, err := h.Apply(ctx, call, state)
-		return checkedResult(op, r, err)
+		return e.checked(op, r, err, t.cfg.Clock().Sub(began))
 	})
 }
 
@@ -325,7 +353,9 @@ func confirmed(op string, e *entry) (Confirmed, error) {
 	return h, nil
 }
 
-func checkedResult(op string, r Result, err error) (Result, error) {
+// checked holds a result against what the capability promised. An output that breaks its own schema is no result: the model would read
+// fields that are not what it was told they are.
+func (e *entry) checked(op string, r Result, err error, took time.Duration) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
@@ -338,6 +368,16 @@ func checkedResult(op string, r Result, err error) (Result, error) {
 	if !json.Valid(r.Output) {
 		return Result{}, notJSON(op)
 	}
+	if e.output != nil && !r.Failed {
+		doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(r.Output))
+		if err != nil {
+			return Result{}, notJSON(op)
+		}
+		if message := validate(e.output, doc); message != "" {
+			return Result{}, fault.New(fault.Upstream, op, HandlerFailed, "The capability answered something else than it promises. "+message)
+		}
+	}
+	r.Violations = e.violations(r, took)
 	return r, nil
 }
 

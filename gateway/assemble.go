@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sort"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lossless-group/gateway/cache"
@@ -113,13 +114,6 @@ func serverName(name string) string { return policy.ToolServerPrefix + name }
 // recall loads the thread: its earlier turns as history and the map that restores their tokens. A request of several messages
 // carries its own history and recalls only the map.
 func (g *Gateway) recall(ctx context.Context, t *turn) error {
-	if t.req.ClientTurnID != "" {
-		k := turnKey{threadKey{t.tenant.Org.ID, t.tenant.User, t.req.ThreadID}, t.req.ClientTurnID}
-		if other, busy := g.running.LoadOrStore(k, t.id); busy {
-			return fault.New(fault.Conflict, "gateway.recall", "run_in_progress", "The turn with this clientTurnId is still running as run "+other.(string)+". Wait for it, or send a new clientTurnId.").At("/clientTurnId")
-		}
-		t.runningAs = &k
-	}
 	if t.req.NewThread { // the database need not be asked, nor even be there
 		return nil
 	}
@@ -220,11 +214,13 @@ const (
 // equip gives the turn its tools, gates and slabs. It runs again when a paused run is resumed, under the policy of that moment.
 func (g *Gateway) equip(t *turn) error {
 	tier := t.tenant.Tier()
-	caps := g.Registry.View(tier, t.decision.Disabled)
-	allowed, unmatched := g.Registry.Match(t.req.Tools)
+	registry := g.registry(t)
+	caps := registry.View(tier, t.decision.Disabled)
+	allowed, unmatched := registry.Match(t.req.Tools)
 	if len(unmatched) > 0 {
 		return fault.Invalidf("gateway.equip", "/tools", "No capability matches %q. GET /api/agent/capabilities lists what this app offers.", unmatched[0])
 	}
+	allowed = g.fitting(t, registry, allowed)
 	t.allowed, t.usable = allowed, []string{}
 	for _, c := range caps {
 		if slices.Contains(allowed, c.Name) {
@@ -233,10 +229,11 @@ func (g *Gateway) equip(t *turn) error {
 	}
 	views := make([]cache.CapabilityView, len(caps))
 	for i, c := range caps {
-		views[i] = cache.CapabilityView{Name: c.Name, Tool: anthropic.EncodeName(c.Name), OneLine: c.OneLine, Kind: string(c.Kind), Confirms: c.RequiresConfirmation}
+		views[i] = cache.CapabilityView{Name: c.Name, Tool: anthropic.EncodeName(c.Name), OneLine: c.OneLine, Kind: string(c.Kind), Confirms: c.RequiresConfirmation,
+			Hints: c.Hints.Recognition, InvokeWhen: c.Hints.Invoke, ProposeWhen: c.Hints.Propose}
 	}
 	// The table knows the whole registry, so that a call of a disabled capability is refused as disabled and not as unknown.
-	all := g.Registry.View(tenancy.TierAdmin, nil)
+	all := registry.View(tenancy.TierAdmin, nil)
 	names := make([]string, len(all))
 	for i, c := range all {
 		names[i] = c.Name
@@ -245,10 +242,7 @@ func (g *Gateway) equip(t *turn) error {
 	if t.names, err = anthropic.NewNames(names); err != nil {
 		return err
 	}
-	if t.gates, err = dispatch.NewTurn(dispatch.TurnConfig{
-		Registry: g.Registry, Tenant: t.tenant, Whitelist: allowed, Decide: g.decideTool(t),
-		Clock: g.Clock, ProjectID: t.req.ProjectID, ThreadID: t.req.ThreadID, RunID: t.id,
-	}); err != nil {
+	if err = g.gate(t); err != nil {
 		return err
 	}
 	max := t.req.MaxTokens
@@ -258,8 +252,16 @@ func (g *Gateway) equip(t *turn) error {
 	if cap := t.decision.MaxTokens; cap > 0 && max > cap {
 		max = cap
 	}
+	tools := dispatch.Tools(caps, anthropic.EncodeName)
+	if len(caps) > 0 {
+		propose, err := dispatch.ProposingTool(caps)
+		if err != nil {
+			return fault.From(err)
+		}
+		tools = append(tools, propose) // it offers what the person may use at all; a turn's whitelist is for the gates, or the prompt would change with it
+	}
 	prompt, report := cache.Assemble(cache.Input{
-		OrgID: t.tenant.Org.ID, OrgName: t.tenant.Org.Name, Capabilities: views, Tools: dispatch.Tools(caps, anthropic.EncodeName),
+		OrgID: t.tenant.Org.ID, OrgName: t.tenant.Org.Name, Capabilities: views, Tools: tools,
 		Context: t.req.Context, Whitelist: allowed, Alignment: t.req.Alignment, Model: t.route.Model, MaxTokens: max, Stream: true,
 		Messages: append(append([]chat.Message(nil), t.history...), t.said...),
 	})
@@ -279,8 +281,63 @@ func (g *Gateway) decideTool(t *turn) func(context.Context, dispatch.Capability,
 	}
 }
 
-func (g *Gateway) capabilityInfo() []policy.CapabilityInfo {
-	all := g.Registry.View(tenancy.TierAdmin, nil)
+// gate gives the turn gates under the rules of this moment, which have let nothing pass yet.
+func (g *Gateway) gate(t *turn) (err error) {
+	t.gates, err = dispatch.NewTurn(dispatch.TurnConfig{
+		Registry: g.registry(t), Tenant: t.tenant, Whitelist: t.allowed, Decide: g.decideTool(t),
+		Clock: g.Clock, ProjectID: t.req.ProjectID, ThreadID: t.req.ThreadID, RunID: t.id,
+	})
+	return err
+}
+
+// registry is what the organisation's apps offered when the turn first asked.
+func (g *Gateway) registry(t *turn) *dispatch.Registry {
+	if t.registry == nil {
+		t.registry = g.Registry.For(t.tenant.Org.ID)
+	}
+	return t.registry
+}
+
+// fitting leaves out the capabilities whose context the request does not bring, and says so. The tools the model is shown stay the same, so
+// that its prompt does: one that is left out is refused if it is called.
+func (g *Gateway) fitting(t *turn, registry *dispatch.Registry, names []string) []string {
+	var doc any
+	read := false
+	return slices.DeleteFunc(names, func(name string) bool {
+		c, _ := registry.Lookup(name)
+		if len(c.Hints.Requires) == 0 {
+			return false
+		}
+		if !read {
+			_ = json.Unmarshal(t.req.Context, &doc) // checked where it was read; nothing is what an absent one says
+			read = true
+		}
+		for _, field := range c.Hints.Requires {
+			if !hasField(doc, field) {
+				t.warnings = append(t.warnings, Warning{Code: "context_missing", Message: name + " was left out of this turn: it needs context." + field + ".", Detail: map[string]any{"capability": name, "field": field}})
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// hasField reports whether a dotted field stands in a document and says something.
+func hasField(doc any, field string) bool {
+	for step := range strings.SplitSeq(field, ".") {
+		o, ok := doc.(map[string]any)
+		if !ok {
+			return false
+		}
+		if doc, ok = o[step]; !ok {
+			return false
+		}
+	}
+	return doc != nil && doc != ""
+}
+
+func capabilityInfo(r *dispatch.Registry) []policy.CapabilityInfo {
+	all := r.View(tenancy.TierAdmin, nil)
 	out := make([]policy.CapabilityInfo, len(all))
 	for i, c := range all {
 		out[i] = info(c)

@@ -42,8 +42,11 @@ type costSum struct {
 
 // ended returns why the gateway itself ended the turn, such as a shutdown, nil when it did not. The caller is still there and is told.
 func ended(ctx context.Context) *fault.Error {
+	if ctx.Err() == nil { // asked for each event: nothing is allocated up to here
+		return nil
+	}
 	var fe *fault.Error
-	if ctx.Err() != nil && errors.As(context.Cause(ctx), &fe) {
+	if errors.As(context.Cause(ctx), &fe) {
 		return fe
 	}
 	return nil
@@ -101,7 +104,7 @@ func (g *Gateway) attempt(ctx context.Context, t *turn, body redaction.Masked, s
 		t.tell(l.Losses())
 	}
 
-	show := &show{g: g, t: t, sink: sink, stream: t.session.Stream(), acc: assemblerOf(t.protocol()), cancelLater: func() { time.AfterFunc(g.DrainFor, cancel) }}
+	show := &show{g: g, t: t, sink: sink, hint: a.InputHint, stream: t.session.Stream(), acc: assemblerOf(t.protocol()), cancelLater: func() { time.AfterFunc(g.DrainFor, cancel) }}
 	ans, err = show.all(ctx, st)
 	o.Usage, o.Told = st.Usage()
 	o.DeliveredBytes, o.EndedAt, o.Final = show.received, g.Clock(), show.ended
@@ -127,7 +130,7 @@ func (g *Gateway) newAttempt(t *turn, body redaction.Masked) billing.Attempt {
 		ID: attemptID(t), RunID: t.id, Org: t.tenant.Org.ID, User: t.tenant.User, HomeOrg: t.tenant.HomeOrg,
 		ProjectID: t.req.ProjectID, ThreadID: t.req.ThreadID, Surface: t.req.Surface, Provider: t.route.Provider.Name(),
 		Model: t.route.Model, Requested: t.req.Model, KeySource: string(t.key.Source), KeyID: t.key.KeyID, Step: t.step, Try: t.try,
-		StartedAt: g.Clock(), InputHint: billing.EstimateTokens(int64(body.Len())),
+		StartedAt: g.Clock(), InputHint: billing.EstimateTokens(int64(body.Len())), Token: t.tenant.Session, Capability: t.because,
 	}
 }
 
@@ -188,6 +191,7 @@ func (g *Gateway) settle(ctx context.Context, t *turn, a billing.Attempt, o bill
 		g.Logger.ErrorContext(ctx, "attempt could not be settled now", "attempt", a.ID, "err", err)
 	}
 	g.book(ctx, t, e)
+	t.permit.Used(e.Usage)
 	g.Observer.AttemptEnded(t.tenant.Org.Slug, e)
 	t.usage = t.usage.Add(e.Usage)
 	t.estimated = t.estimated || e.Basis == billing.Estimated
@@ -209,6 +213,7 @@ type show struct {
 	sink        Sink
 	stream      *redaction.Stream
 	cancelLater func()
+	hint        int64 // tokens the prompt is estimated at
 
 	gone     bool  // the caller left; only usage matters now
 	ended    bool  // the protocol's terminal event came
@@ -218,6 +223,7 @@ type show struct {
 	blocks   map[int]chat.PartKind
 	acc      assembler // of the agent's message
 	stop     chat.Stop
+	up       Upstream // what was passed on last: sinks do not keep it, and a copy of its own for every event costs more than reading it
 }
 
 // assembler puts the message together that a stream spelled out.
@@ -236,6 +242,9 @@ func assemblerOf(p chat.Protocol) assembler {
 
 // over reports the end of a whole answer. A fault is never that, whatever its cause: a cut must not look like a clean end.
 func over(err error) bool {
+	if err == nil { // asked for each event
+		return false
+	}
 	var fe *fault.Error
 	return errors.Is(err, io.EOF) && !errors.As(err, &fe)
 }
@@ -296,7 +305,7 @@ func (s *show) begin(st provider.Stream) {
 	}
 	t.timing.Overhead = t.overhead
 	ev := RunStarted{RunID: t.id, ThreadID: t.req.ThreadID, TurnIndex: t.index, Model: t.req.Model, Provider: t.provider(),
-		KeySource: string(t.key.Source), PolicyRevision: t.decision.Revision, Capabilities: t.usable, Timing: t.timing, Losses: t.losses, Flagged: flagged(t)}
+		KeySource: string(t.key.Source), PolicyRevision: t.decision.Revision, Capabilities: t.usable, Timing: t.timing, InputHint: s.hint, Losses: t.losses, Flagged: flagged(t)}
 	if st != nil {
 		ev.Header, ev.Protocol, ev.Same = st.Header(), t.protocol(), t.req.Native != nil && t.neutral == nil
 	}
@@ -320,6 +329,12 @@ func (s *show) emit(e Event) error {
 		return err
 	}
 	return nil
+}
+
+// pass shows an event of the provider's own.
+func (s *show) pass(ev chat.Event) error {
+	s.up.Event = ev
+	return s.emit(&s.up)
 }
 
 func (s *show) one(ev chat.Event) error {
@@ -388,7 +403,7 @@ func (s *show) native(ev chat.Event) error {
 		ev.Wire = body
 		s.received += int64(len(body))
 	}
-	return s.emit(Upstream{ev})
+	return s.pass(ev)
 }
 
 // repeated passes an event on that may hold text as a whole.
@@ -396,7 +411,7 @@ func (s *show) repeated(ev chat.Event) (err error) {
 	if ev.Wire, err = s.t.session.AnswerEvent(ev.Wire); err != nil {
 		return err
 	}
-	return s.emit(Upstream{ev})
+	return s.pass(ev)
 }
 
 func (s *show) delta(ev chat.Event, text string) error {
@@ -406,7 +421,7 @@ func (s *show) delta(ev chat.Event, text string) error {
 		}
 		ev.Text, ev.Wire = text, s.t.req.Native.SpliceDelta(ev.Wire, text)
 	}
-	return s.emit(Upstream{ev})
+	return s.pass(ev)
 }
 
 // tail gives out what was held back in a block, before the block ends.
@@ -415,7 +430,7 @@ func (s *show) tail(n *Native, index int, rest string) error {
 		return nil
 	}
 	if s.t.neutral != nil {
-		return s.emit(Upstream{chat.Event{Kind: deltaOf(s.blocks[index]), Index: index, Text: rest}})
+		return s.pass(chat.Event{Kind: deltaOf(s.blocks[index]), Index: index, Text: rest})
 	}
 	ev := chat.Event{Kind: chat.EventText, Index: index, Text: rest, WireName: n.DeltaName}
 	if s.blocks[index] == chat.PartToolCall {
@@ -423,7 +438,7 @@ func (s *show) tail(n *Native, index int, rest string) error {
 	} else {
 		ev.Wire = n.TextDelta(index, rest)
 	}
-	return s.emit(Upstream{ev})
+	return s.pass(ev)
 }
 
 // agent shows an event in our own vocabulary.

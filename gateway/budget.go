@@ -19,6 +19,7 @@ const (
 
 // afford is step 5: it holds the most the next attempt can cost on every budget that counts it. Where one clamps, or where the request names
 // no limit that a bound could be made from, the answer's length is limited and the body made anew; undo takes that back after the attempt.
+// Each model call of a tool loop is an attempt with a hold of its own, made before it and put right by what it used after it, so no loop passes a cap.
 func (g *Gateway) afford(ctx context.Context, t *turn, body redaction.Masked) (_ redaction.Masked, undo func(), err error) {
 	undo = func() {}
 	t.grant = billing.Grant{}
@@ -33,6 +34,9 @@ func (g *Gateway) afford(ctx context.Context, t *turn, body redaction.Masked) (_
 	if t.grant, err = g.Budgets.Reserve(ctx, ask); err != nil {
 		t.status = Refused
 		return body, undo, err
+	}
+	if !t.began {
+		near(ctx, t.grant)
 	}
 	if !t.grant.Held || t.grant.Output == asked.Output || bound.Output == 0 {
 		return body, undo, nil

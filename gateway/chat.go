@@ -17,21 +17,26 @@ import (
 	"github.com/lossless-group/gateway/tenancy"
 )
 
-// Chat runs one turn. What is said goes to sink in order; the error, if any, is a *fault.Error for the surface to put in its own
-// shape. The step numbers are those of the table in ARCHITECTURE.md.
-func (g *Gateway) Chat(ctx context.Context, who tenancy.Principal, req Request, sink Sink) (out Outcome, err error) {
-	t := &turn{id: newID("run_"), started: g.Clock(), req: req, status: Failed}
-	t.timing.Auth = req.AuthTook
+// Chat runs one turn for as long as its caller is there; StartChat runs one that outlives its caller. What is said goes to sink in order; the
+// error, if any, is a *fault.Error for the surface to put in its own shape.
+func (g *Gateway) Chat(ctx context.Context, who tenancy.Principal, req Request, sink Sink) (Outcome, error) {
+	t := newTurn(g, req)
+	var err error
+	if t.tenant, err = g.Tenants.Resolve(ctx, who, req.Hint); err != nil { // 2 organisation, role, billing, plan
+		return g.finish(ctx, t, sink, err)
+	}
+	return g.turn(ctx, t, sink)
+}
+
+// turn goes on with a turn whose organisation is known. The step numbers are those of the table in ARCHITECTURE.md.
+func (g *Gateway) turn(ctx context.Context, t *turn, sink Sink) (out Outcome, err error) {
 	defer func() { out, err = g.finish(ctx, t, sink, err) }() // 12 settle the turn, record, release
 
-	if t.tenant, err = g.Tenants.Resolve(ctx, who, req.Hint); err != nil { // 2 organisation, role, billing, plan
+	input, output := g.expected(&t.req)
+	if err = g.admit(ctx, t, input, output); err != nil { // 3 rate, concurrency, tokens per minute
 		return out, err
 	}
-	permit, err := g.Limiter.Admit(ctx, t.tenant.Org.ID, t.tenant.Org.Plan) // 3 rate, concurrency
-	if err != nil {
-		return out, err
-	}
-	defer permit.Release()
+	defer t.leave()
 	if err = g.choose(ctx, t); err != nil { // 2 key source, 4 policy, 6 the key itself
 		return out, err
 	}
@@ -40,6 +45,16 @@ func (g *Gateway) Chat(ctx context.Context, who tenancy.Principal, req Request, 
 	}
 	if err = g.assemble(ctx, t); err != nil { // 7 what the model is told
 		return out, err
+	}
+	if t.req.Invoke != nil { // 10 what the person asked for themselves
+		paused, err := g.invoke(ctx, t, sink)
+		if err != nil {
+			return out, err
+		}
+		if paused {
+			t.stop, t.status = chat.StopTool, Awaiting
+			return out, nil
+		}
 	}
 	return out, g.converse(ctx, t, sink) // 8 to 11, once for each model call
 }
@@ -92,6 +107,7 @@ type turn struct {
 	tries    int              // attempts of the whole request
 	shown    bool             // the current attempt has shown something to the caller
 	grant    billing.Grant    // what the current attempt holds of budgets
+	permit   billing.Permit   // the turn's place in its plan's limits
 	key      keyring.Choice
 	decision policy.Decision
 	rules    *policy.Revision // the organisation's policy this turn is decided by, from first to last; nil until decided
@@ -106,6 +122,7 @@ type turn struct {
 	said     []chat.Message // this turn so far, redacted form but for the person's own words
 	prompt   chat.Prompt
 	names    *toolNames
+	registry *dispatch.Registry // what the turn began with; nil until first asked for
 	gates    *dispatch.Turn
 	allowed  []string // whitelist of this turn, capability names
 	usable   []string // those of them that tier and policy leave
@@ -116,9 +133,11 @@ type turn struct {
 	losses   []string      // what of it does not come through there
 	queue    []toolCall    // calls of the last answer not yet dispatched
 	results  []chat.Part   // results of those that were
+	because  string        // capability whose result the next model call is told, the first of a round
 
-	mustEnd   error    // why a resumed turn can only be declined and ended
-	runningAs *turnKey // this turn's entry in Gateway.running
+	mustEnd   error          // why a resumed turn can only be declined and ended
+	owner     tenancy.UserID // whose turn it is, when another person's decision resumed it; else empty
+	was       string         // the provider before a pause
 	step      int
 	began     bool // RunStarted was shown
 	status    string
@@ -133,10 +152,18 @@ type turn struct {
 	warnings  []Warning
 }
 
-// provider names the turn's provider, empty when its model has none any more.
+// person is whose turn it is: the one whose conversation it belongs to.
+func (t *turn) person() tenancy.UserID {
+	if t.owner != "" {
+		return t.owner
+	}
+	return t.tenant.User
+}
+
+// provider names the turn's provider, that of before a pause when its model has none any more.
 func (t *turn) provider() string {
 	if t.route.Provider == nil {
-		return ""
+		return t.was
 	}
 	return t.route.Provider.Name()
 }
@@ -225,7 +252,7 @@ func (g *Gateway) policyInput(ctx context.Context, t *turn) (policy.Input, error
 			in.Chars += len(p.Text)
 		}
 	}
-	in.Capabilities = g.capabilityInfo()
+	in.Capabilities = capabilityInfo(g.registry(t))
 	return in, nil
 }
 
@@ -241,10 +268,10 @@ func (g *Gateway) session(t *turn) (*redaction.Session, error) {
 			return nil, fault.Wrap(fault.Forbidden, "gateway.session", "policy_error", "Your organisation's policy asks for a redaction this gateway does not know, so the request was refused. Tell an administrator the decision id "+t.decision.ID+".", err)
 		}
 	}
-	scope := redaction.Scope{Org: t.tenant.Org.ID, User: t.tenant.User}
+	scope := redaction.Scope{Org: t.tenant.Org.ID, User: t.person()}
 	if t.req.ThreadID != "" {
 		// A thread id is the client's word; with the person's id in front nobody can reach another person's tokens by guessing it.
-		scope.Thread = string(t.tenant.User) + "/" + t.req.ThreadID
+		scope.Thread = string(t.person()) + "/" + t.req.ThreadID
 	}
 	return g.Redaction.Session(scope, p), nil
 }

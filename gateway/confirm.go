@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/lossless-group/gateway/billing"
@@ -10,6 +11,7 @@ import (
 	"github.com/lossless-group/gateway/dispatch"
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/redaction"
+	"github.com/lossless-group/gateway/runs"
 	"github.com/lossless-group/gateway/tenancy"
 )
 
@@ -20,6 +22,7 @@ const (
 	Accept  = "accept"
 	Discard = "discard"
 	expired = "expired"
+	waiting = "waiting"
 )
 
 // ConfirmRequest is a person's answer to a preview.
@@ -28,52 +31,111 @@ type ConfirmRequest struct {
 	RunID     string
 	PreviewID string
 	Decision  string
-	Note      string // shown to the model
+	Note      string          // shown to the model
+	Input     json.RawMessage // arguments the person changed; nil: as they were shown. An object
 	Stream    bool
 	AuthTook  time.Duration
 }
 
-// Confirm takes a person's decision about a preview and runs the rest of the turn. Everything that was checked before the preview is
-// checked again, under the rules of this moment, before the decision is claimed; claiming is one conditional update, so a double click
-// runs the handler once.
+// StartConfirm takes a person's decision about a preview and runs the rest of the turn, as StartChat does a turn. Everything that was checked
+// before the preview is checked again, under the rules of this moment, before the decision is claimed; claiming is one conditional update, so a
+// double click runs the handler once. What is about to be done is written down before it is claimed, so that a crash never leaves it in doubt
+// unseen.
 //
-// Errors: fault.NotFound for a preview of another person, organisation or run; fault.Conflict after the other decision; fault.Gone after
-// expiry; fault.Forbidden when policy, role or tier no longer allow the capability.
-func (g *Gateway) Confirm(ctx context.Context, who tenancy.Principal, req ConfirmRequest, sink Sink) (out Outcome, err error) {
-	t := &turn{id: req.RunID, started: g.Clock(), status: Failed, req: Request{Surface: chat.SurfaceAgent, Hint: req.Hint, Stream: req.Stream}}
-	t.timing.Auth = req.AuthTook
+// Errors: fault.NotFound for a preview of another person, organisation or run, unless its capability lets administrators or every member answer;
+// fault.Conflict after the other decision; fault.Gone after expiry; fault.Forbidden when policy, role or tier no longer allow the capability;
+// fault.Unprocessable when the changed arguments are not acceptable.
+func (g *Gateway) StartConfirm(ctx context.Context, who tenancy.Principal, req ConfirmRequest) (*Attached, Outcome, error) {
+	const op = "gateway.Confirm"
+	if req.Decision != Accept && req.Decision != Discard {
+		return nil, Outcome{}, fault.Invalidf(op, "/decision", "The decision must be accept or discard.")
+	}
+	if req.Decision == Discard && req.Input != nil {
+		return nil, Outcome{}, fault.Invalidf(op, "/input", "Arguments can be changed only when the preview is accepted.")
+	}
+	tn, err := g.Tenants.Resolve(ctx, who, req.Hint)
+	if err != nil {
+		return nil, Outcome{}, err
+	}
+	for {
+		p, err := g.pending(ctx, tn, req)
+		if err != nil {
+			return nil, Outcome{}, err
+		}
+		r := runs.Run{ID: p.RunID, Org: p.Org, User: p.User, ThreadID: p.ThreadID, Leg: p.PreviewID + ":" + req.Decision}
+		live, going := g.Live.Find(p.Org, p.User, runs.Ref{ID: p.RunID})
+		if going = going && live.Run().Active(); going && live.Run().Leg == r.Leg { // the same click twice
+			a, err := g.at(ctx, live, live.From()).by(tn, p).speaking(ctx)
+			return a, Outcome{}, err
+		}
+		if p.Status == req.Decision {
+			a, err := g.repeat(ctx, tn, p)
+			return a, Outcome{}, err
+		}
+		if err := answerable(p, g.Clock()); err != nil {
+			return nil, Outcome{}, err
+		}
+		if going { // the preview was shown a moment ago, or the other decision is being taken
+			select {
+			case <-live.Done():
+				continue
+			case <-ctx.Done():
+				return nil, Outcome{}, errGone
+			}
+		}
+		paused, err := g.open(p)
+		if err != nil {
+			return nil, Outcome{}, err
+		}
+		q := paused.Request
+		r.ProjectID, r.ClientTurnID, r.AskedThread, r.AskedHash = q.ProjectID, q.ClientTurnID, q.AskedThread, q.AskedHash
+		t := &turn{id: p.RunID, started: g.Clock(), status: Failed, tenant: tn, req: Request{Surface: chat.SurfaceAgent, Hint: req.Hint, Stream: req.Stream}}
+		t.timing.Auth = req.AuthTook
+		if p.User != tn.User {
+			t.owner = p.User
+		}
+		a, fresh, out, err := g.launch(ctx, r, paused.Seq, func(ctx context.Context, sink *runLog) (Outcome, error) {
+			return g.confirm(ctx, t, req, p, paused, sink)
+		})
+		switch {
+		case err == nil && !fresh: // somebody was first
+			a.Close()
+			continue
+		case errors.Is(err, errSameDecision):
+			continue
+		}
+		if a != nil {
+			a.by(tn, p)
+		}
+		return a, out, err
+	}
+}
+
+// errSameDecision says that the same decision was claimed a moment ago, here or by another replica; the caller is told what became of it.
+var errSameDecision = fault.New(fault.Conflict, "gateway.Confirm", "already_decided", "This preview was answered a moment ago. Look at the run.")
+
+// by narrows what another person than the one whose turn it is sees of the rest: what became of the call they decided about.
+func (a *Attached) by(tn tenancy.Tenant, p dispatch.Pending) *Attached {
+	if p.User != tn.User {
+		a.only = p.CallID
+	}
+	return a
+}
+
+// confirm is the part of StartConfirm that goes on by itself.
+func (g *Gateway) confirm(ctx context.Context, t *turn, req ConfirmRequest, p dispatch.Pending, run pausedRun, sink *runLog) (out Outcome, err error) {
+	const op = "gateway.Confirm"
 	resumed := false
 	defer func() {
 		if resumed {
 			out, err = g.finish(ctx, t, sink, err)
 		}
 	}()
-	if req.Decision != Accept && req.Decision != Discard {
-		return out, fault.Invalidf("gateway.Confirm", "/decision", "The decision must be accept or discard.")
-	}
-	if t.tenant, err = g.Tenants.Resolve(ctx, who, req.Hint); err != nil {
+	if err = g.admit(ctx, t, 0, 0); err != nil {
 		return out, err
 	}
-	permit, err := g.Limiter.Admit(ctx, t.tenant.Org.ID, t.tenant.Org.Plan)
-	if err != nil {
-		return out, err
-	}
-	defer permit.Release()
-
-	p, err := g.pending(ctx, t.tenant, req)
-	if err != nil {
-		return out, err
-	}
-	if p.Status == req.Decision { // the same click twice
-		return g.repeat(t, p, sink)
-	}
-	if err := answerable(p, g.Clock()); err != nil {
-		return out, err
-	}
-	run, err := g.open(p)
-	if err != nil {
-		return out, err
-	}
+	defer t.leave()
+	t.registry, _ = g.Registry.At(run.Registry) // an app that registered anew since does not change what the person was shown
 	if err := g.resume(ctx, t, run, req); err != nil {
 		// Declining must stay possible when money, key, model or policy no longer allow the turn to go on. It then ends with the decision.
 		if req.Decision != Discard || !canOnlyEnd(err) {
@@ -93,16 +155,25 @@ func (g *Gateway) Confirm(ctx context.Context, who tenancy.Principal, req Confir
 	if err != nil {
 		return out, err
 	}
-	input := json.RawMessage(seen)
-	hc := g.handlerCall(t, call, name, input)
-	capability, refusal := t.gates.Check(ctx, t.step, hc.ID, name, input)
+	todo := undertaking{call: g.handlerCall(t, call, name, json.RawMessage(seen)), state: run.State}
+	if req.Input != nil {
+		if todo, err = g.edited(ctx, t, todo, req.Input); err != nil {
+			return out, err
+		}
+	}
+	capability, refusal := t.gates.Check(ctx, t.step, todo.call.ID, name, todo.call.Input)
 	if refusal != nil && req.Decision == Accept {
-		return out, &fault.Error{Op: "gateway.Confirm", Kind: fault.Forbidden, Code: refusal.Code, Public: refusal.Message + " The preview was not applied.", Reasons: []fault.Reason{{Code: refusal.Code, Message: refusal.Message}}}
+		return out, &fault.Error{Op: op, Kind: fault.Forbidden, Code: refusal.Code, Public: refusal.Message + " The preview was not applied.", Reasons: []fault.Reason{{Code: refusal.Code, Message: refusal.Message}}}
 	}
 	if refusal != nil { // discarding needs no permission
 		var ok bool
-		if capability, ok = g.Registry.Lookup(name); !ok {
-			return out, fault.New(fault.Gone, "gateway.Confirm", "capability_gone", "This app no longer offers "+name+".")
+		if capability, ok = g.registry(t).Lookup(name); !ok {
+			return out, fault.New(fault.Gone, op, "capability_gone", "This app no longer offers "+name+".")
+		}
+	}
+	if req.Decision == Accept {
+		if todo.committed, err = g.commit(t, capability, todo.call, phaseApply, p.PreviewID); err != nil {
+			return out, err
 		}
 	}
 	// Claimed on a context the caller cannot cut: from here on the decision is carried out whether or not anybody still listens.
@@ -110,27 +181,68 @@ func (g *Gateway) Confirm(ctx context.Context, who tenancy.Principal, req Confir
 	defer stop()
 	claimed, err := g.Pending.Claim(claim, t.tenant.Org.ID, p.PreviewID, req.Decision, t.tenant.User, g.Clock())
 	if err != nil {
+		// The database may have taken it and not said so; but nothing was done.
+		todo.committed.end(runs.NotRun)
 		return out, err
 	}
-	if !claimed { // somebody else was first
+	if !claimed { // another replica was first
+		todo.committed.end(runs.NotRun)
 		if p, err = g.pending(ctx, t.tenant, req); err != nil {
 			return out, err
 		}
 		if p.Status == req.Decision {
-			return g.repeat(t, p, sink)
+			return out, errSameDecision
 		}
 		return out, answerable(p, g.Clock())
 	}
 	resumed = true
-	return out, g.decided(ctx, t, req, run, capability, hc, sink)
+	return out, g.decided(ctx, t, req, capability, todo, sink)
+}
+
+// undertaking is what a decision is about to do.
+type undertaking struct {
+	call      dispatch.Call
+	state     json.RawMessage // the handler's own
+	edited    bool            // a person changed the arguments
+	was       dispatch.Call   // before that
+	wasState  json.RawMessage
+	committed *committed // nil for a discard
+}
+
+// edited takes arguments a person changed through every gate, and asks the handler anew what it would do, since its state was that of the old
+// ones. Nothing happens in the world by that.
+func (g *Gateway) edited(ctx context.Context, t *turn, u undertaking, input json.RawMessage) (undertaking, error) {
+	const op = "gateway.Confirm"
+	n := undertaking{call: u.call, edited: true, was: u.call, wasState: u.state}
+	n.call.ID, n.call.Input = u.call.ID+"/edited", input
+	unacceptable := func(code, message string) error {
+		return fault.New(fault.Unprocessable, op, code, message+" The preview still waits.").At("/input")
+	}
+	c, refusal := t.gates.Check(ctx, t.step, n.call.ID, n.call.Capability, input)
+	if refusal != nil {
+		return n, unacceptable(refusal.Code, refusal.Message)
+	}
+	p, err := t.gates.Preview(ctx, c, n.call)
+	if err != nil {
+		if ended(ctx) != nil {
+			return n, err
+		}
+		return n, unacceptable(fault.From(err).CodeOrKind(), fault.From(err).Public)
+	}
+	n.state = p.State
+	return n, g.gate(t) // the pass is used up; applying takes the call through the gates of this moment once more
 }
 
 // decided carries out a claimed decision and goes on with the turn.
-func (g *Gateway) decided(ctx context.Context, t *turn, req ConfirmRequest, run pausedRun, c dispatch.Capability, hc dispatch.Call, sink Sink) error {
-	call, name := t.queue[0], hc.Capability
+func (g *Gateway) decided(ctx context.Context, t *turn, req ConfirmRequest, c dispatch.Capability, u undertaking, sink Sink) error {
+	call, name := t.queue[0], u.call.Capability
 	s := &show{g: g, t: t, sink: sink, cancelLater: func() {}}
 	s.begin(nil)
-	if s.emit(Confirmation{PreviewID: req.PreviewID, Decision: req.Decision, By: string(t.tenant.User)}) != nil {
+	said := Confirmation{PreviewID: req.PreviewID, Decision: req.Decision, By: string(t.tenant.User)}
+	if u.edited {
+		said.Input = u.call.Input
+	}
+	if s.emit(said) != nil {
 		s.gone = true // the decision is taken all the same; its effect must not depend on who still listens
 	}
 	began := g.Clock()
@@ -140,20 +252,40 @@ func (g *Gateway) decided(ctx context.Context, t *turn, req ConfirmRequest, run 
 	var err error
 	outcome := dispatch.OutcomeDiscarded
 	if req.Decision == Accept {
-		res, aerr := t.gates.Apply(effect, c, hc, run.State)
-		if outcome = dispatch.OutcomeApplied; aerr != nil || res.Failed {
+		progress := g.progress(call, sink)
+		u.call.Progress = progress.show
+		res, aerr := t.gates.Apply(effect, c, u.call, u.state)
+		progress.stop()
+		state := stateOf(res, aerr)
+		u.committed.end(state)
+		switch state {
+		case runs.Done:
+			outcome = dispatch.OutcomeApplied
+		case runs.Failed:
 			outcome = dispatch.OutcomeFailed
+		default:
+			outcome = "" // nobody knows; the list of indeterminate calls says so
+		}
+		if u.edited {
+			if aerr == nil {
+				res.Output = editedResult(u.call.Input, res.Output)
+			}
+			if derr := t.gates.Discard(effect, c, u.was, u.wasState); derr != nil {
+				g.Logger.WarnContext(ctx, "the preview that a person changed could not be discarded; nothing was applied of it", "capability", name, "err", derr)
+			}
 		}
 		err = g.report(t, call, name, res, aerr, g.Clock().Sub(began), quiet{sink, s.gone})
 	} else {
-		derr := t.gates.Discard(effect, c, hc, run.State)
+		derr := t.gates.Discard(effect, c, u.call, u.state)
 		if derr != nil {
 			g.Logger.WarnContext(ctx, "discard failed; nothing was applied", "capability", name, "err", derr)
 		}
 		res := dispatch.Result{Output: discardResult(name, req.Note), Failed: true}
 		err = g.report(t, call, name, res, nil, g.Clock().Sub(began), quiet{sink, s.gone})
 	}
-	if ferr := g.Pending.Finish(effect, t.tenant.Org.ID, req.PreviewID, outcome); ferr != nil {
+	if outcome == "" {
+		g.Logger.WarnContext(ctx, "nobody knows whether an accepted preview took effect", "preview", req.PreviewID, "capability", name)
+	} else if ferr := g.Pending.Finish(effect, t.tenant.Org.ID, req.PreviewID, outcome); ferr != nil {
 		g.Logger.ErrorContext(ctx, "the outcome of a decision could not be recorded; a repeated click will say that it is unknown", "preview", req.PreviewID, "outcome", outcome, "err", ferr)
 	}
 	t.queue = t.queue[1:]
@@ -191,6 +323,19 @@ func (q quiet) Emit(e Event) error {
 	return q.Sink.Emit(e)
 }
 
+// editedResult tells the model, beside the result, that it is not of the arguments it gave.
+func editedResult(input, output json.RawMessage) json.RawMessage {
+	raw, err := json.Marshal(struct {
+		Note   string          `json:"note"`
+		Input  json.RawMessage `json:"input"`
+		Output json.RawMessage `json:"output"`
+	}{"The person changed your arguments before accepting. This was run with input, not with what you gave.", input, output})
+	if err != nil { // both are JSON that was checked
+		return output
+	}
+	return raw
+}
+
 func discardResult(capability, note string) json.RawMessage {
 	raw, _ := json.Marshal(map[string]string{"status": "discarded_by_user", "message": dispatch.Discarded(capability, note)}) // strings always marshal
 	return raw
@@ -207,10 +352,21 @@ func (g *Gateway) pending(ctx context.Context, tn tenancy.Tenant, req ConfirmReq
 	if err != nil {
 		return p, err
 	}
-	if p.RunID != req.RunID || p.User != tn.User {
+	if p.RunID != req.RunID || !mayAnswer(p, tn) {
 		return p, notFound
 	}
 	return p, nil
+}
+
+// mayAnswer reports whether a preview is this person's to answer.
+func mayAnswer(p dispatch.Pending, tn tenancy.Tenant) bool {
+	switch p.ConfirmBy {
+	case dispatch.ByAdmin:
+		return p.User == tn.User || tn.Tier() >= tenancy.TierAdmin
+	case dispatch.ByMember:
+		return true
+	}
+	return p.User == tn.User
 }
 
 // answerable reports why a preview can no longer be decided, nil when it can.
@@ -226,9 +382,7 @@ func answerable(p dispatch.Pending, now time.Time) error {
 }
 
 // repeat answers the same decision a second time: it says what was decided and does nothing.
-func (g *Gateway) repeat(t *turn, p dispatch.Pending, sink Sink) (Outcome, error) {
-	t.req.ThreadID = p.ThreadID
-	s := &show{g: g, t: t, sink: sink, cancelLater: func() {}}
+func (g *Gateway) repeat(ctx context.Context, tn tenancy.Tenant, p dispatch.Pending) (*Attached, error) {
 	events := []Event{
 		RunStarted{RunID: p.RunID, ThreadID: p.ThreadID, Capabilities: []string{}},
 		Confirmation{PreviewID: p.PreviewID, Decision: p.Status, By: string(p.DecidedBy)},
@@ -243,12 +397,16 @@ func (g *Gateway) repeat(t *turn, p dispatch.Pending, sink Sink) (Outcome, error
 		status = Incomplete
 		events = append(events, Warning{Code: "outcome_unknown", Message: "The decision was taken, and its outcome is not recorded yet. Look at the thread, and at the thing itself, before you ask again."})
 	}
-	for _, e := range append(events, RunDone{Status: status, Stop: chat.StopEnd, ThreadID: p.ThreadID, Totals: Usage{Scope: "run"}}) {
-		if s.emit(e) != nil {
-			break
+	events = append(events, RunDone{Status: status, Stop: chat.StopEnd, ThreadID: p.ThreadID, Totals: Usage{Scope: "run"}})
+	a := &Attached{g: g, run: runs.Run{ID: p.RunID, Org: p.Org, User: p.User, ThreadID: p.ThreadID, Status: status}, said: make([]RunEvent, len(events))}
+	for i, e := range events {
+		data, err := json.Marshal(e)
+		if err != nil {
+			return nil, err
 		}
+		a.said[i] = RunEvent{Seq: i + 1, Name: Name(e), Data: data}
 	}
-	return Outcome{RunID: p.RunID, ThreadID: p.ThreadID, Status: status}, nil
+	return a, nil
 }
 
 func (g *Gateway) open(p dispatch.Pending) (pausedRun, error) {
@@ -271,16 +429,7 @@ var errEmptyRun = fault.New(fault.Internal, "gateway.open", "paused_run", "a pau
 
 // resume rebuilds the turn from its sealed state and repeats steps 2 to 7 for it.
 func (g *Gateway) resume(ctx context.Context, t *turn, run pausedRun, req ConfirmRequest) (err error) {
-	r := run.Request
-	t.req = Request{Surface: chat.SurfaceAgent, Hint: req.Hint, Model: r.Model, Stream: req.Stream, MaxTokens: r.MaxTokens, ProjectID: r.ProjectID,
-		ProjectKind: r.ProjectKind, ThreadID: r.ThreadID, ClientTurnID: r.ClientTurnID, Messages: r.Messages, Tools: r.Tools,
-		Context: r.Context, Alignment: r.Alignment}
-	t.history, t.said, t.queue, t.results = run.History, run.Said, run.Queue, run.Results
-	t.step, t.index, t.usage = run.Step, run.Index, run.Usage
-	t.cost = &costSum{}
-	if run.CostPico != nil {
-		t.cost = &costSum{pico: billing.Pico(*run.CostPico), known: true}
-	}
+	g.restate(t, run, req)
 	if err = g.choose(ctx, t); err != nil {
 		return err
 	}
@@ -289,6 +438,21 @@ func (g *Gateway) resume(ctx context.Context, t *turn, run pausedRun, req Confir
 	}
 	t.session.Load(run.Map)
 	return g.equip(t)
+}
+
+// restate puts back what the turn was about.
+func (g *Gateway) restate(t *turn, run pausedRun, req ConfirmRequest) {
+	r := run.Request
+	t.req = Request{Surface: chat.SurfaceAgent, Hint: req.Hint, Model: r.Model, Stream: req.Stream, MaxTokens: r.MaxTokens, ProjectID: r.ProjectID,
+		ProjectKind: r.ProjectKind, ThreadID: r.ThreadID, ClientTurnID: r.ClientTurnID, Messages: r.Messages, Tools: r.Tools,
+		Context: r.Context, Alignment: r.Alignment}
+	t.history, t.said, t.queue, t.results = run.History, run.Said, run.Queue, run.Results
+	t.step, t.index, t.usage, t.was = run.Step, run.Index, run.Usage, run.Provider
+	t.registry, _ = g.Registry.At(run.Registry) // an app that registered anew since does not change what the person was shown
+	t.cost = &costSum{}
+	if run.CostPico != nil {
+		t.cost = &costSum{pico: billing.Pico(*run.CostPico), known: true}
+	}
 }
 
 // canOnlyEnd reports whether a refusal is about going on with the turn, not about the person or our own state.
@@ -306,5 +470,6 @@ func (g *Gateway) resumeToEnd(t *turn, run pausedRun) (err error) {
 		return err
 	}
 	t.session.Load(run.Map)
+	t.registry, _ = g.Registry.At(run.Registry)
 	return g.equip(t)
 }

@@ -22,11 +22,10 @@ func (g *Gateway) Count(ctx context.Context, who tenancy.Principal, req Request)
 	if t.tenant, err = g.Tenants.Resolve(ctx, who, req.Hint); err != nil {
 		return 0, false, out, err
 	}
-	permit, err := g.Limiter.Admit(ctx, t.tenant.Org.ID, t.tenant.Org.Plan)
-	if err != nil {
+	if err = g.admit(ctx, t, 0, 0); err != nil {
 		return 0, false, out, err
 	}
-	defer permit.Release()
+	defer t.leave()
 	if err = g.choose(ctx, t); err != nil {
 		return 0, false, out, err
 	}

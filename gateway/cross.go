@@ -47,6 +47,11 @@ func (g *Gateway) cross(t *turn) error {
 	if err != nil {
 		return err
 	}
+	if r.Logprobs || r.TopLogprobs > 0 {
+		// Each protocol tells them of its own tokens and in its own form; asking for them here would make the answer dearer and the caller none the wiser.
+		r.Logprobs, r.TopLogprobs = false, 0
+		losses = append(losses, chat.Loss{Field: logprobsField(n.Protocol), Fate: chat.Dropped, Why: "probabilities are told by a provider of the same protocol alone"})
+	}
 	r.Model = t.route.Model
 	if r.MaxTokens == 0 && t.route.Info.MaxOutput > 0 {
 		r.MaxTokens = t.route.Info.MaxOutput
@@ -78,6 +83,17 @@ func (g *Gateway) cross(t *turn) error {
 		return err
 	}
 	return g.admitLosses(t, append(losses, more...))
+}
+
+// logprobsField is where a caller of a protocol asks for probabilities.
+func logprobsField(p chat.Protocol) string {
+	switch p {
+	case chat.GeminiGenerate:
+		return "generationConfig/responseLogprobs"
+	case chat.OpenAIResponses:
+		return "top_logprobs"
+	}
+	return "logprobs"
 }
 
 // admitLosses refuses what cannot be left out, and what the caller does not want left out; the rest becomes warnings.
@@ -242,7 +258,7 @@ func (s *show) crossed(ev chat.Event) error {
 		}
 	case chat.EventBlockStop:
 		if rest := s.stream.Flush(ev.Index); rest != "" {
-			if err := s.emit(Upstream{chat.Event{Kind: deltaOf(s.blocks[ev.Index]), Index: ev.Index, Choice: ev.Choice, Text: rest}}); err != nil {
+			if err := s.pass(chat.Event{Kind: deltaOf(s.blocks[ev.Index]), Index: ev.Index, Choice: ev.Choice, Text: rest}); err != nil {
 				return err
 			}
 		}
@@ -272,7 +288,7 @@ func (s *show) crossed(ev chat.Event) error {
 		}
 		ev.Message = &m
 	}
-	return s.emit(Upstream{ev})
+	return s.pass(ev)
 }
 
 // deltaOf is the kind of an increment of a block.

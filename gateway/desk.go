@@ -127,7 +127,7 @@ func (g *Gateway) Capabilities(ctx context.Context, who tenancy.Principal, hint 
 		return nil, err
 	}
 	off := g.offByRego(ctx, t, live)
-	all := g.Registry.View(tenancy.TierAdmin, nil)
+	all := g.Registry.For(t.Org.ID).View(tenancy.TierAdmin, nil)
 	out := make([]CapabilityState, len(all))
 	for i, c := range all {
 		out[i] = CapabilityState{Capability: c, Available: true}
@@ -174,7 +174,8 @@ type ModelState struct {
 	Available bool
 	Why       string // a refusal code when not available
 	Info      provider.Info
-	Protocols []chat.Protocol // what its provider can be spoken to in, first what callers of other protocols are translated to
+	Prices    map[string]string // list price of a request that starts now and is short, in USD: of a million tokens by the names of a price file, of one search, of one request; nil: not known
+	Protocols []chat.Protocol   // what its provider can be spoken to in, first what callers of other protocols are translated to
 }
 
 // ModelList lists the catalogue as this person may use it: a key would pay, and neither settings nor Rego stand against a plain question. A
@@ -208,7 +209,7 @@ func (g *Gateway) named(m provider.Model) []string {
 		return []string{m.Name}
 	}
 	var out []string
-	for _, name := range g.Prices.Models()[m.Provider()] {
+	for _, name := range g.Prices.List().Models()[m.Provider()] {
 		if found, ok := g.Models.Find(name); ok && found.Name == prefix {
 			out = append(out, name)
 		}
@@ -220,7 +221,7 @@ func (g *Gateway) named(m provider.Model) []string {
 }
 
 func (g *Gateway) modelState(ctx context.Context, t tenancy.Tenant, live policy.Revision, m provider.Model, name string) ModelState {
-	s := ModelState{Name: name, Provider: m.Provider(), Info: m.Info}
+	s := ModelState{Name: name, Provider: m.Provider()}
 	var first error
 	for _, leg := range m.Legs {
 		p, _ := g.Models.Provider(leg.Provider)
@@ -236,6 +237,7 @@ func (g *Gateway) modelState(ctx context.Context, t tenancy.Tenant, live policy.
 	if p, ok := g.Models.Provider(s.Provider); ok {
 		s.Protocols = protocols(p)
 	}
+	s.Info, s.Prices = g.Models.Describe(m, s.Provider, name), g.listPrices(t, m, s.Provider, name)
 	d, err := g.Policy.DecideChat(ctx, g.plainQuestion(t, live, name, s.Provider, s.KeySource))
 	switch {
 	case err != nil:
@@ -253,12 +255,26 @@ func (g *Gateway) modelState(ctx context.Context, t tenancy.Tenant, live policy.
 	return s
 }
 
+// listPrices is what this organisation would be charged at for a model at a provider, before any multiplier; nil when no price is known.
+func (g *Gateway) listPrices(t tenancy.Tenant, m provider.Model, at, name string) map[string]string {
+	for _, leg := range m.Legs {
+		if leg.Provider == at && leg.Upstream != "" {
+			name = leg.Upstream
+		}
+	}
+	rates, _, ok := g.Prices.For(t.Org.ID).Rates(at, name, g.Clock(), 0)
+	if !ok {
+		return nil
+	}
+	return rates.PerMillion()
+}
+
 // plainQuestion is what policy is asked to find out what a person may use; nothing is said in it.
 func (g *Gateway) plainQuestion(t tenancy.Tenant, live policy.Revision, model, from, keySource string) policy.Input {
 	return policy.Input{
 		Time: g.Clock().In(g.zone(t.Org.TimeZone)), Tenant: t, Settings: live.Source.Settings, SettingsRevision: live.Number, Files: live.Source.Modules(),
 		SourceSHA: live.SHA256, Surface: chat.SurfaceAgent, Model: model, Provider: from, KeySource: keySource,
-		Capabilities: g.capabilityInfo(),
+		Capabilities: capabilityInfo(g.Registry.For(t.Org.ID)),
 	}
 }
 

@@ -41,12 +41,32 @@ func (g *Gateway) dispatch(ctx context.Context, t *turn, sink Sink) (paused bool
 // answerCalls hands all results of a round to the model.
 func (g *Gateway) answerCalls(t *turn) {
 	msg := chat.Message{Role: chat.User, Parts: t.results}
+	t.because = t.reason(t.results)
 	t.results = nil
 	t.said = append(t.said, msg)
 	t.prompt.Messages = append(t.prompt.Messages, msg)
 }
 
+// reason is the capability that the first of a round's results came from; empty when the model named none we have.
+func (t *turn) reason(results []chat.Part) string {
+	if len(results) == 0 {
+		return ""
+	}
+	for i := len(t.said) - 1; i >= 0; i-- {
+		for _, p := range t.said[i].Parts {
+			if p.Kind == chat.PartToolCall && p.CallID == results[0].CallID {
+				name, _ := t.names.Decode(p.Name)
+				return name
+			}
+		}
+	}
+	return ""
+}
+
 func (g *Gateway) dispatchOne(ctx context.Context, t *turn, call toolCall, sink Sink) (paused bool, err error) {
+	if call.Wire == dispatch.ProposeTool {
+		return false, g.propose(ctx, t, call, sink)
+	}
 	name, ok := t.names.Decode(call.Wire)
 	if !ok {
 		// A name we never sent. The gates refuse it as outside the whitelist; the model sees the name it used.
@@ -69,8 +89,16 @@ func (g *Gateway) dispatchOne(ctx context.Context, t *turn, call toolCall, sink 
 	if capability.RequiresConfirmation {
 		return g.preview(ctx, t, capability, hc, sink)
 	}
+	committed, err := g.commit(t, capability, hc, phaseRun, "")
+	if err != nil {
+		return false, g.report(t, call, name, dispatch.Result{}, err, 0, sink)
+	}
+	progress := g.progress(call, sink)
+	hc.Progress = progress.show
 	began := g.Clock()
 	res, err := t.gates.Run(ctx, capability, hc)
+	progress.stop()
+	committed.end(stateOf(res, err))
 	return false, g.report(t, call, name, res, err, g.Clock().Sub(began), sink)
 }
 
@@ -92,7 +120,12 @@ func (g *Gateway) report(t *turn, call toolCall, name string, res dispatch.Resul
 	if err != nil {
 		return g.refuse(t, call, name, dispatch.Refuse(name, err), sink)
 	}
-	t.results = append(t.results, chat.Part{Kind: chat.PartToolResult, CallID: call.ID, Text: string(res.Output), Failed: res.Failed})
+	t.results = append(t.results, chat.Part{Kind: chat.PartToolResult, CallID: call.ID, Text: told(res), Failed: res.Failed})
+	for _, v := range res.Violations {
+		if err := sink.Emit(QualityViolation{CallID: call.ID, Violation: v}); err != nil {
+			return errGone
+		}
+	}
 	shown, cut := res.Output, false
 	if len(shown) > shownOutput {
 		shown, cut = nil, true
@@ -118,6 +151,13 @@ type pausedRun struct {
 	CostPico *int64          `json:"costPico"`
 	Registry string          `json:"registry"`
 	Started  time.Time       `json:"started"`
+	Seq      int             `json:"seq"`     // number of the last event before the pause
+	Preview  Preview         `json:"preview"` // as it was shown
+
+	// What the turn's row says of it if it is never resumed.
+	Provider  string `json:"provider"`
+	KeySource string `json:"keySource"`
+	Revision  string `json:"revision"`
 }
 
 type pausedRequest struct {
@@ -127,6 +167,8 @@ type pausedRequest struct {
 	ProjectKind  string          `json:"projectKind"`
 	ThreadID     string          `json:"threadId"`
 	ClientTurnID string          `json:"clientTurnId"`
+	AskedThread  string          `json:"askedThread"`
+	AskedHash    string          `json:"askedHash"`
 	Messages     []chat.Message  `json:"messages"`
 	Tools        []string        `json:"tools"`
 	Context      json.RawMessage `json:"context,omitempty"`
@@ -146,36 +188,40 @@ func (g *Gateway) preview(ctx context.Context, t *turn, c dispatch.Capability, h
 		Request: pausedRequest{Model: t.req.Model, MaxTokens: t.req.MaxTokens, ProjectID: t.req.ProjectID, ProjectKind: t.req.ProjectKind,
 			ThreadID: t.req.ThreadID, ClientTurnID: t.req.ClientTurnID, Messages: t.req.Messages, Tools: t.req.Tools, Context: t.req.Context, Alignment: t.req.Alignment},
 		History: t.history, Said: t.said, Queue: t.queue, Results: t.results, State: p.State, Map: t.session.Entries(), Step: t.step,
-		Index: t.index, Usage: t.usage, Registry: g.Registry.Version(), Started: t.started,
+		Index: t.index, Usage: t.usage, Registry: g.registry(t).Version(), Started: t.started,
+		Provider: t.provider(), KeySource: string(t.key.Source), Revision: t.decision.Revision,
 	}
 	if t.cost != nil && t.cost.known {
 		v := int64(t.cost.pico)
 		run.CostPico = &v
 	}
+	id, now := newID("pv_"), g.Clock()
+	artifacts := p.Artifacts
+	if artifacts == nil {
+		artifacts = []dispatch.Artifact{}
+	}
+	run.Preview = Preview{PreviewID: id, CallID: call.ID, Capability: c.Name, Summary: p.Summary, Artifacts: artifacts, Actions: []string{Accept, Discard}, ExpiresAt: now.Add(g.PreviewTTL)}
+	if l, ok := sink.(*runLog); ok { // the preview and the last words are all that comes before the pause
+		run.Seq = l.last() + 1 + len(g.closing(t, nil))
+		run.Request.AskedThread, run.Request.AskedHash = l.run.AskedThread, l.run.AskedHash
+	}
 	raw, err := json.Marshal(run)
 	if err != nil {
 		return false, fault.Wrap(fault.Internal, op, "pause", "The run could not be paused for confirmation. Try again.", err)
 	}
-	id := newID("pv_")
 	sealed, err := g.Sealer.SealBlob(t.tenant.Org.ID, purposePending, id, raw)
 	if err != nil {
 		return false, fault.Wrap(fault.Internal, op, "pause", "The run could not be paused for confirmation. Try again.", err)
 	}
-	now := g.Clock()
-	pending := dispatch.Pending{PreviewID: id, RunID: t.id, Org: t.tenant.Org.ID, User: t.tenant.User, ThreadID: t.req.ThreadID,
-		Capability: c.Name, Sealed: sealed, Status: "waiting", CreatedAt: now, ExpiresAt: now.Add(g.PreviewTTL)}
+	pending := dispatch.Pending{PreviewID: id, RunID: t.id, Org: t.tenant.Org.ID, User: t.person(), ThreadID: t.req.ThreadID, CallID: call.ID,
+		Capability: c.Name, ConfirmBy: c.ConfirmBy, Sealed: sealed, Status: waiting, CreatedAt: now, ExpiresAt: run.Preview.ExpiresAt}
 	// Saved on a context the caller cannot cut: a preview that was shown must be there when the person answers.
 	save, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	if err := g.Pending.Save(save, t.tenant.Org.ID, pending); err != nil {
 		return false, err
 	}
-	artifacts := p.Artifacts
-	if artifacts == nil {
-		artifacts = []dispatch.Artifact{}
-	}
-	if err := sink.Emit(Preview{PreviewID: id, CallID: call.ID, Capability: c.Name, Summary: p.Summary, Artifacts: artifacts,
-		Actions: []string{"accept", "discard"}, ExpiresAt: pending.ExpiresAt}); err != nil {
+	if err := sink.Emit(run.Preview); err != nil {
 		return true, errGone
 	}
 	return true, nil

@@ -31,6 +31,7 @@ type RunStarted struct {
 	Flagged        string              `json:"-"` // what redaction found and let pass in the first request, such as "EMAIL_ADDRESS=2, PERSON=1"
 	Protocol       chat.Protocol       `json:"-"` // the provider's
 	Same           bool                `json:"-"` // events carry the provider's own bytes, in the caller's protocol
+	InputHint      int64               `json:"-"` // tokens the prompt is estimated at, for protocols that begin with a count the provider tells at the end
 	Losses         []string            `json:"-"` // what of a request did not come through to a provider of another protocol
 }
 
@@ -67,6 +68,25 @@ type CapabilityStarted struct {
 	Capability string          `json:"capability"`
 	Input      json.RawMessage `json:"input"`
 	Kind       dispatch.Kind   `json:"kind"`
+}
+
+// CapabilityProgress is a sign of life of a handler.
+type CapabilityProgress struct {
+	CallID   string   `json:"callId"`
+	Message  string   `json:"message,omitempty"`
+	Fraction *float64 `json:"fraction,omitempty"` // of the work, from 0 to 1; absent: not known
+}
+
+// CapabilityOutput is a piece of a handler's output as it comes.
+type CapabilityOutput struct {
+	CallID string `json:"callId"`
+	Chunk  string `json:"chunk"`
+}
+
+// QualityViolation says that a call did something else than its capability promises.
+type QualityViolation struct {
+	CallID string `json:"callId"`
+	dispatch.Violation
 }
 
 // CapabilityDone ends a call that ran.
@@ -107,9 +127,10 @@ type Preview struct {
 
 // Confirmation says what a person decided.
 type Confirmation struct {
-	PreviewID string `json:"previewId"`
-	Decision  string `json:"decision"`
-	By        string `json:"by"`
+	PreviewID string          `json:"previewId"`
+	Decision  string          `json:"decision"`
+	By        string          `json:"by"`
+	Input     json.RawMessage `json:"input,omitempty"` // the arguments, when the person changed them
 }
 
 // Usage is what a step, or the run so far, used. CostUSD is a decimal string, nil when a part is unpriced.
@@ -159,24 +180,27 @@ type RunDone struct {
 }
 
 // Upstream is one event of a provider whose protocol is the caller's own. Event.Text is restored; when Edited is false its Wire
-// bytes are to be passed on as they are, else Wire already holds the spliced form.
+// bytes are to be passed on as they are, else Wire already holds the spliced form. It is the same one for every event: a sink keeps none.
 type Upstream struct{ Event chat.Event }
 
-func (RunStarted) event()        {}
-func (MessageStarted) event()    {}
-func (TextDelta) event()         {}
-func (ThinkingDelta) event()     {}
-func (MessageDone) event()       {}
-func (CapabilityStarted) event() {}
-func (CapabilityDone) event()    {}
-func (CapabilityError) event()   {}
-func (Preview) event()           {}
-func (Confirmation) event()      {}
-func (Usage) event()             {}
-func (Warning) event()           {}
-func (Failure) event()           {}
-func (RunDone) event()           {}
-func (Upstream) event()          {}
+func (RunStarted) event()         {}
+func (MessageStarted) event()     {}
+func (TextDelta) event()          {}
+func (ThinkingDelta) event()      {}
+func (MessageDone) event()        {}
+func (CapabilityStarted) event()  {}
+func (CapabilityProgress) event() {}
+func (CapabilityOutput) event()   {}
+func (QualityViolation) event()   {}
+func (CapabilityDone) event()     {}
+func (CapabilityError) event()    {}
+func (Preview) event()            {}
+func (Confirmation) event()       {}
+func (Usage) event()              {}
+func (Warning) event()            {}
+func (Failure) event()            {}
+func (RunDone) event()            {}
+func (*Upstream) event()          {}
 
 // Name returns the event's name on the agent surface, as contract.md lists them; "" for events it does not show.
 func Name(e Event) string {
@@ -193,6 +217,14 @@ func Name(e Event) string {
 		return "message.done"
 	case CapabilityStarted:
 		return "capability.started"
+	case CapabilityProgress:
+		return "capability.progress"
+	case CapabilityOutput:
+		return "capability.output"
+	case QualityViolation:
+		return "capability.quality_violation"
+	case Proposal:
+		return "proposal"
 	case CapabilityDone:
 		return "capability.done"
 	case CapabilityError:

@@ -24,10 +24,7 @@ func (g *Gateway) finish(ctx context.Context, t *turn, sink Sink, err error) (Ou
 	if err != nil && fault.KindOf(err) == fault.Canceled {
 		t.status = Cancelled
 	}
-	if t.runningAs != nil {
-		g.running.Delete(*t.runningAs)
-	}
-	if t.began && t.req.Native == nil && t.status != Cancelled {
+	if t.began && t.req.Native == nil {
 		g.lastWords(t, sink, err)
 	}
 	if t.step > 0 { // a model was called: there is something to remember
@@ -53,8 +50,17 @@ func (g *Gateway) finish(ctx context.Context, t *turn, sink Sink, err error) (Ou
 
 // lastWords ends the agent's stream: an error if there was one, what it all used, and run.done, exactly once.
 func (g *Gateway) lastWords(t *turn, sink Sink, err error) {
+	for _, e := range g.closing(t, err) {
+		if sink.Emit(e) != nil {
+			return
+		}
+	}
+}
+
+// closing are the last events of a turn.
+func (g *Gateway) closing(t *turn, err error) []Event {
 	events := make([]Event, 0, 4)
-	if err != nil {
+	if err != nil && t.status != Cancelled { // cancelled says it all
 		fe := fault.From(err)
 		events = append(events, Failure{Code: fe.CodeOrKind(), Message: fe.Public, Recoverable: recoverable(fe.Kind), RetryAfterMS: fe.RetryAfter.Milliseconds()})
 	}
@@ -62,12 +68,7 @@ func (g *Gateway) lastWords(t *turn, sink Sink, err error) {
 		events = append(events, *n)
 	}
 	total := t.totals()
-	events = append(events, total, RunDone{Status: t.status, Stop: t.stop, ThreadID: t.req.ThreadID, TurnIndex: t.index, Totals: total})
-	for _, e := range events {
-		if sink.Emit(e) != nil {
-			return
-		}
-	}
+	return append(events, total, RunDone{Status: t.status, Stop: t.stop, ThreadID: t.req.ThreadID, TurnIndex: t.index, Totals: total})
 }
 
 func recoverable(k fault.Kind) bool {
@@ -136,7 +137,7 @@ func usageEvent(scope string, u chat.Usage, cost *billing.Pico, estimated bool) 
 // remember writes the turn's transcript row, in redacted form.
 func (g *Gateway) remember(ctx context.Context, t *turn) {
 	row := transcript.Turn{
-		ID: t.id, Org: t.tenant.Org.ID, User: t.tenant.User, ProjectID: t.req.ProjectID, ProjectKind: t.req.ProjectKind, ThreadID: t.req.ThreadID,
+		ID: t.id, Org: t.tenant.Org.ID, User: t.person(), ProjectID: t.req.ProjectID, ProjectKind: t.req.ProjectKind, ThreadID: t.req.ThreadID,
 		Index: t.index, Surface: t.req.Surface, ClientTurnID: t.req.ClientTurnID, Model: t.req.Model, Provider: t.provider(),
 		KeySource: string(t.key.Source), TokensIn: t.usage.InputTotal(), TokensOut: t.usage.Output, CacheRead: t.usage.CacheRead,
 		CacheCreation: t.usage.CacheWrite(), LatencyMS: g.Clock().Sub(t.started).Milliseconds(), SpineHash: t.spine,
@@ -146,7 +147,7 @@ func (g *Gateway) remember(ctx context.Context, t *turn) {
 	if n := t.req.Native; n != nil {
 		row.UserMessage = t.session.Transcribe(n.LastUser)
 	} else {
-		row.RegistryVersion = g.Registry.Version()
+		row.RegistryVersion = g.registry(t).Version()
 		row.Messages = t.redactedSaid()[t.fresh():]
 		row.UserMessage = lastUserText(row.Messages)
 		row.ToolCalls, row.ToolResults = toolRecord(row.Messages)

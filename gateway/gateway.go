@@ -23,6 +23,7 @@ import (
 	"github.com/lossless-group/gateway/policy"
 	"github.com/lossless-group/gateway/provider"
 	"github.com/lossless-group/gateway/redaction"
+	"github.com/lossless-group/gateway/runs"
 	"github.com/lossless-group/gateway/tenancy"
 	"github.com/lossless-group/gateway/transcript"
 )
@@ -93,6 +94,38 @@ type TurnReport struct {
 	Total     time.Duration
 }
 
+// RunJournal is where runs and side effects are written down. Began must be on disk when it returns.
+type RunJournal interface {
+	Began(runs.Note) error
+	Ended(runs.Note) error
+	Noted(org tenancy.OrgID, n runs.Note) error
+}
+
+// LiveRuns are the runs that can be followed while they go on. runs.Hub is that of one process; one that asks other replicas too returns
+// mirrors of theirs from Find.
+type LiveRuns interface {
+	Open(r runs.Run, after int, cancel func(error)) (l *runs.Live, fresh bool, err error)
+	Find(org tenancy.OrgID, user tenancy.UserID, ref runs.Ref) (*runs.Live, bool)
+	Running(org tenancy.OrgID, q runs.Query) []runs.Run
+}
+
+// Previews lists and retires paused runs.
+type Previews interface {
+	// List returns the previews that wait and had not run out at the time; newest first.
+	List(ctx context.Context, org tenancy.OrgID, q runs.Query, at time.Time) ([]dispatch.Pending, error)
+	// Due returns previews that ran out before the time and whose handlers do not know yet.
+	Due(ctx context.Context, org tenancy.OrgID, at time.Time, limit int) ([]dispatch.Pending, error)
+	// Prune deletes previews that were decided before the time and returns how many.
+	Prune(ctx context.Context, org tenancy.OrgID, before time.Time) (int64, error)
+}
+
+// Registries knows what each organisation's apps offer.
+type Registries interface {
+	For(org tenancy.OrgID) *dispatch.Registry
+	// At is the registry of a version that some turn began with; false when it is no longer known.
+	At(version string) (*dispatch.Registry, bool)
+}
+
 // Config is everything a Gateway needs. All fields are required unless they say otherwise.
 type Config struct {
 	Tenants   *tenancy.Resolver
@@ -108,12 +141,16 @@ type Config struct {
 	Floor     string // the least strict redaction profile of any organisation: off, balanced or strict; empty: off
 	Models    *provider.Catalogue
 	Health    *provider.Health
-	Registry  *dispatch.Registry
-	Prices    *billing.Catalogue
+	Registry  Registries
+	Prices    billing.Prices
 	Budgets   Budgets // nil: nothing is held back for what an attempt may cost
 	Journal   Journal
 	Turns     transcript.Store
 	Pending   dispatch.PendingStore
+	Previews  Previews
+	Live      LiveRuns
+	RunLog    RunJournal
+	Runs      runs.Store
 	Observer  Observer
 	Logger    *slog.Logger
 	Clock     func() time.Time
@@ -125,6 +162,7 @@ type Config struct {
 	DrainFor     time.Duration // how long an attempt is read on for its usage after the caller left; 0: 15 s
 	DrainBytes   int64         // and how many bytes of it; 0: 64 KiB
 	PreviewTTL   time.Duration // how long a preview waits for a person; 0: 7 days
+	KeepEvents   time.Duration // how long what a run said can be replayed; 0: 24 h
 	MaxTokens    int           // answer length when an agent request names none; 0: 4096
 	HistoryBytes int           // how much earlier conversation is replayed; 0: 80,000 bytes, about 20,000 tokens
 }
@@ -135,15 +173,9 @@ type Gateway struct {
 	recentMu    sync.Mutex
 	recent      *lru.Cache[threadKey, []transcript.Turn] // what the journal may not have drained yet
 	recentBytes int                                      // of what is in recent, under recentMu
-	running     sync.Map                                 // turnKey -> run id of turns that have a client's own id
+	flates      sync.Pool                                // *flate.Writer
 	allows      *sampler
 	zones       sync.Map // IANA name -> *time.Location
-}
-
-// turnKey is a client's own name for a turn.
-type turnKey struct {
-	threadKey
-	turn string
 }
 
 type threadKey struct {
@@ -160,6 +192,7 @@ func New(c Config) *Gateway {
 	setDefault(&c.DrainFor, 15*time.Second)
 	setDefault(&c.DrainBytes, 64<<10)
 	setDefault(&c.PreviewTTL, 7*24*time.Hour)
+	setDefault(&c.KeepEvents, 24*time.Hour)
 	setDefault(&c.MaxTokens, 4096)
 	setDefault(&c.HistoryBytes, 80_000)
 	g := &Gateway{Config: c, allows: newSampler()}
@@ -196,6 +229,7 @@ type Request struct {
 	Tools     []string        // globs over the registry: the turn's whitelist
 	Context   json.RawMessage // structured context; never prompt text
 	Alignment string          // strict or loose
+	Invoke    *Invocation     // nil: the model decides what to call
 
 	// A compatible surface; nil on the agent surface.
 	Native *Native

@@ -24,6 +24,9 @@ const (
 	settled kind = 2 // key: attempt id; payload: putEvent
 	said    kind = 3 // key: organisation; payload: putTurn
 	applied kind = 4 // key: lane; payload: segment number and end offset up to which the lane is in its database
+	begun   kind = 5 // key: organisation and run or side effect; payload: putNote
+	closed  kind = 6 // the same
+	noted   kind = 7 // the same, without an id
 )
 
 // A record on disk is, little endian:
@@ -62,7 +65,7 @@ func parseHeader(b []byte) (header, bool) {
 		keyLen: int(binary.LittleEndian.Uint16(b[9:])),
 		when:   int64(binary.LittleEndian.Uint64(b[11:])),
 	}
-	return h, h.kind >= opened && h.kind <= applied && h.length <= maxBody && h.keyLen <= h.length
+	return h, h.kind >= opened && h.kind <= noted && h.length <= maxBody && h.keyLen <= h.length
 }
 
 // size is the record's length on disk.
@@ -83,7 +86,10 @@ func split(rec []byte) (header, string, []byte) {
 // adds it at the end of its put and get functions, raises version, and reads the field only from that version on: records
 // of the version before may be on disk when a new gateway starts. A test fills every field by reflection and notices one
 // that is forgotten.
-const version = 2
+const version = 3
+
+// oldest is the first version that is still read.
+const oldest = 2
 
 // scratch is a reused buffer for one record. The codec is written out by hand because it is on the path of every request:
 // JSON took longer than the writing itself, most of it for quoting prose.
@@ -162,6 +168,8 @@ func (s *scratch) putAttempt(a *billing.Attempt) {
 	s.int(int64(a.Try))
 	s.time(a.StartedAt)
 	s.int(a.InputHint)
+	s.text(a.Token)
+	s.text(a.Capability)
 }
 
 func (s *scratch) putEvent(e *billing.Event) {
@@ -184,15 +192,33 @@ func (s *scratch) putEvent(e *billing.Event) {
 	plain := chat.Usage{Input: u.Input, CacheRead: u.CacheRead, CacheWrite5m: u.CacheWrite5m, CacheWrite1h: u.CacheWrite1h, Output: u.Output, Reasoning: u.Reasoning, Searches: u.Searches}
 	if u == plain {
 		s.blob(nil)
-		return
+	} else {
+		// What few answers have: written whole, and only when there is any.
+		raw, err := json.Marshal(u)
+		if err != nil { // numbers and strings always marshal
+			raw = nil
+		}
+		s.blob(raw)
 	}
-	// What few answers have: written whole, and only when there is any.
-	raw, err := json.Marshal(u)
-	if err != nil { // numbers and strings always marshal
-		raw = nil
+	flags := byte(0)
+	if e.List != nil {
+		flags |= eventListed
 	}
-	s.blob(raw)
+	if e.Resolves {
+		flags |= eventResolves
+	}
+	s.byte(flags)
+	if e.List != nil {
+		s.int(int64(*e.List))
+	}
+	s.int(int64(e.Billed))
 }
+
+// What the flags of an event say.
+const (
+	eventListed = 1 << iota // the list price follows
+	eventResolves
+)
 
 func (s *scratch) putTurn(t *transcript.Turn) {
 	s.byte(version)
@@ -285,7 +311,7 @@ type reader struct {
 	b   []byte
 	s   string
 	bad bool
-	old bool // a payload of the version before
+	v   byte // version of the payload
 }
 
 func (r *reader) fail() { r.bad, r.b, r.s = true, nil, "" }
@@ -382,20 +408,20 @@ func (r *reader) org() tenancy.OrgID {
 }
 
 func (r *reader) version() {
-	switch r.byte() {
-	case version:
-	case version - 1:
-		r.old = true
-	default:
+	if r.v = r.byte(); r.v < oldest || r.v > version {
 		r.fail()
 	}
 }
 
 func (r *reader) attempt() billing.Attempt {
 	r.version()
-	return billing.Attempt{ID: r.text(), RunID: r.text(), Org: r.org(), User: tenancy.UserID(r.text()), HomeOrg: r.org(), ProjectID: r.text(),
+	a := billing.Attempt{ID: r.text(), RunID: r.text(), Org: r.org(), User: tenancy.UserID(r.text()), HomeOrg: r.org(), ProjectID: r.text(),
 		ThreadID: r.text(), Surface: chat.Surface(r.text()), Provider: r.text(), Model: r.text(), Requested: r.text(), KeySource: r.text(),
 		KeyID: r.text(), Step: int(r.int()), Try: int(r.int()), StartedAt: r.time(), InputHint: r.int()}
+	if r.v > 2 {
+		a.Token, a.Capability = r.text(), r.text()
+	}
+	return a
 }
 
 func (r *reader) event() billing.Event {
@@ -407,15 +433,25 @@ func (r *reader) event() billing.Event {
 		e.Cost = &c
 	}
 	e.PriceRow, e.PriceRev = r.text(), r.text()
-	if r.old {
-		return e
-	}
 	if raw := r.blob(); raw != nil {
 		e.Usage = chat.Usage{}
 		if json.Unmarshal(raw, &e.Usage) != nil {
 			r.fail()
 		}
 	}
+	if r.v == 2 { // from before there were rate cards
+		e.List = e.Cost
+		if e.Cost != nil && !e.BYOK() {
+			e.Billed = *e.Cost
+		}
+		return e
+	}
+	flags := r.byte()
+	if flags&eventListed != 0 {
+		c := billing.Pico(r.int())
+		e.List = &c
+	}
+	e.Billed, e.Resolves = billing.Pico(r.int()), flags&eventResolves != 0
 	return e
 }
 
@@ -427,9 +463,6 @@ func (r *reader) turn() transcript.Turn {
 	t.TokensIn, t.TokensOut, t.CacheRead, t.CacheCreation, t.LatencyMS = r.int(), r.int(), r.int(), r.int(), r.int()
 	t.SpineHash, t.RegistryVersion, t.PolicyRevision, t.Status = r.text(), r.text(), r.text(), r.text()
 	t.SealedMap, t.CreatedAt = r.blob(), r.time()
-	if r.old {
-		return t
-	}
 	n, isNil := r.count()
 	if isNil {
 		return t

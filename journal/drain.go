@@ -7,10 +7,12 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/lossless-group/gateway/billing"
 	"github.com/lossless-group/gateway/fault"
+	"github.com/lossless-group/gateway/runs"
 	"github.com/lossless-group/gateway/tenancy"
 	"github.com/lossless-group/gateway/transcript"
 )
@@ -47,6 +49,8 @@ func laneOf(k kind, key string) (string, bool) {
 		return ledgerLane, true
 	case said:
 		return key, true
+	case begun, closed, noted:
+		return runsLane + noteOrg(key), true
 	}
 	return "", false
 }
@@ -314,6 +318,7 @@ func (j *Journal) took(l *lane, batch []ref) {
 type record struct {
 	event billing.Event
 	turn  transcript.Turn
+	note  runs.Note
 	err   error
 	raw   []byte
 }
@@ -375,9 +380,12 @@ func decodeRecord(name string, raw []byte) record {
 	}
 	_, _, payload := split(raw)
 	var rec record
-	if name == ledgerLane {
+	switch {
+	case name == ledgerLane:
 		rec.event, rec.err = decode(payload, (*reader).event)
-	} else {
+	case strings.HasPrefix(name, runsLane):
+		rec.note, rec.err = decode(payload, (*reader).note)
+	default:
 		rec.turn, rec.err = decode(payload, (*reader).turn)
 	}
 	if rec.err != nil {
@@ -481,9 +489,20 @@ func (j *Journal) send(ctx context.Context, name string, recs []record) error {
 		}
 		return j.cfg.Ledger.Append(ctx, events)
 	}
-	org, err := tenancy.ParseOrgID(name)
+	of, ofRuns := strings.CutPrefix(name, runsLane)
+	org, err := tenancy.ParseOrgID(of)
 	if err != nil {
 		return err
+	}
+	if ofRuns {
+		if j.cfg.Runs == nil {
+			return nil
+		}
+		notes := make([]runs.Note, len(recs))
+		for i := range recs {
+			notes[i] = recs[i].note
+		}
+		return j.cfg.Runs.Note(ctx, org, notes)
 	}
 	turns := make([]transcript.Turn, len(recs))
 	for i := range recs {
@@ -500,6 +519,7 @@ func (j *Journal) reject(name string, r *record, why error) error {
 		Why   string           `json:"why"`
 		Event *billing.Event   `json:"event,omitempty"`
 		Turn  *transcript.Turn `json:"turn,omitempty"`
+		Note  *runs.Note       `json:"note,omitempty"`
 		Raw   []byte           `json:"raw,omitempty"`
 	}{At: j.cfg.Clock(), Lane: name, Why: why.Error(), Raw: r.raw}
 	id := ""
@@ -507,6 +527,9 @@ func (j *Journal) reject(name string, r *record, why error) error {
 	case r.err != nil:
 	case name == ledgerLane:
 		line.Event, id = &r.event, r.event.ID
+	case strings.HasPrefix(name, runsLane):
+		line.Note = &r.note
+		_, id = about(r.note)
 	default:
 		line.Turn, id = &r.turn, r.turn.ID
 	}

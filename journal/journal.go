@@ -23,6 +23,7 @@ import (
 
 	"github.com/lossless-group/gateway/billing"
 	"github.com/lossless-group/gateway/fault"
+	"github.com/lossless-group/gateway/runs"
 	"github.com/lossless-group/gateway/tenancy"
 	"github.com/lossless-group/gateway/transcript"
 )
@@ -53,7 +54,8 @@ type Config struct {
 	Logger       *slog.Logger
 	Ledger       EventAppender
 	Turns        TurnAppender
-	Price        *billing.Catalogue
+	Runs         runs.Keeper // nil: nothing is written about runs
+	Price        billing.Prices
 	SyncEvery    time.Duration // how long a record may be only in the kernel's memory; 0: 20 ms; SyncAlways: not at all
 	SegmentBytes int64         // a new segment is begun above this; 0: 8 MiB
 	MaxQueue     int           // records known to memory by place (about 40 bytes each); 0: 500,000; more are found again on disk
@@ -74,7 +76,7 @@ type Stats struct {
 	Oldest   time.Duration // age of the oldest of them
 	Rejected int64         // records in the rejected file, of earlier processes too
 	Damaged  int64         // records found unreadable since Open
-	Open     int           // attempts that are running
+	Open     int           // attempts, runs and side effects that are going on
 	Segments int           // files on disk
 	Held     int           // records the disk refused, kept in memory for now
 }
@@ -201,7 +203,7 @@ func (j *Journal) replay() error {
 	if err != nil {
 		return err
 	}
-	left := map[string]billing.Attempt{}
+	left := leftovers{map[string]billing.Attempt{}, map[string]runs.Note{}}
 	for i, no := range nos {
 		if err := j.load(no, i == len(nos)-1, left); err != nil {
 			return err
@@ -229,7 +231,7 @@ func (j *Journal) replay() error {
 	if j.rejected, err = countLines(j.rejectedPath()); err != nil {
 		return err
 	}
-	for id, a := range left {
+	for id, a := range left.attempts {
 		// The end is unknown. The start stands in for it, so that a second replay writes the same event.
 		e := billing.Settle(a, billing.Outcome{Status: billing.StatusInterrupted, EndedAt: a.StartedAt}, j.cfg.Price)
 		if err := j.say(settled, id, func(s *scratch) { s.putEvent(&e) }); err != nil {
@@ -237,12 +239,27 @@ func (j *Journal) replay() error {
 		}
 		j.cfg.Logger.Warn("settled an attempt that an earlier process left open", "attempt", id, "run", a.RunID, "org", a.Org.String(), "basis", string(e.Basis))
 	}
+	for key, n := range left.notes {
+		n = leftOpen(n)
+		if err := j.say(closed, key, func(s *scratch) { s.putNote(&n) }); err != nil {
+			return err
+		}
+		if d := n.Dispatch; d != nil {
+			j.cfg.Logger.Warn("an earlier process died while a capability was running; it is listed as indeterminate", "dispatch", d.ID, "capability", d.Capability, "run", d.RunID, "org", d.Org.String())
+		}
+	}
 	j.trim()
 	return j.syncNow()
 }
 
+// leftovers are what a dead process left open, by key.
+type leftovers struct {
+	attempts map[string]billing.Attempt
+	notes    map[string]runs.Note
+}
+
 // load reads one segment: its open attempts and acknowledgements.
-func (j *Journal) load(no uint64, last bool, left map[string]billing.Attempt) error {
+func (j *Journal) load(no uint64, last bool, left leftovers) error {
 	path := segmentPath(j.cfg.Dir, no)
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -260,14 +277,23 @@ func (j *Journal) load(no uint64, last bool, left map[string]billing.Attempt) er
 				j.cfg.Logger.Error("an opened attempt cannot be read", "segment", no, "offset", off, "error", err)
 				return
 			}
-			if old, ok := j.open[key]; ok { // copied forward
-				old.seg.open--
+			j.opens(key, place{s, off, h.size()})
+			left.attempts[key] = a
+		case begun:
+			n, err := decode(payload, (*reader).note)
+			if err != nil {
+				j.damaged++
+				j.cfg.Logger.Error("the beginning of a run or a side effect cannot be read", "segment", no, "offset", off, "error", err)
+				return
 			}
-			j.open[key], left[key] = place{s, off, h.size()}, a
-			s.open++
+			j.opens(key, place{s, off, h.size()})
+			left.notes[key] = n
 		case settled:
 			j.settle(key)
-			delete(left, key)
+			delete(left.attempts, key)
+		case closed:
+			j.settle(key)
+			delete(left.notes, key)
 		case applied:
 			if len(payload) == 16 {
 				p := position{binary.LittleEndian.Uint64(payload), int64(binary.LittleEndian.Uint64(payload[8:]))}
@@ -359,12 +385,13 @@ func (j *Journal) say(k kind, key string, put func(*scratch)) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.closed || j.closing && k == opened {
+	begins := k == opened || k == begun
+	if j.closed || j.closing && begins {
 		return fault.New(fault.Unavailable, op, "journal_closed", "The gateway is shutting down; try again in a moment.")
 	}
-	if k == opened {
+	if begins {
 		if _, dup := j.open[key]; dup {
-			return fault.New(fault.Conflict, op, "attempt_open", "This attempt is already running.")
+			return fault.New(fault.Conflict, op, "attempt_open", "This is already running.")
 		}
 		if j.failed != nil {
 			return unavailable(op, j.failed)
@@ -380,7 +407,7 @@ func (j *Journal) say(k kind, key string, put func(*scratch)) error {
 	if err == nil {
 		return nil
 	}
-	if k == opened || len(j.held) >= maxHeld {
+	if begins || len(j.held) >= maxHeld {
 		return unavailable(op, err)
 	}
 	if len(j.held) == 0 {
@@ -437,19 +464,24 @@ func (j *Journal) write(k kind, key string, rec []byte, when int64) error {
 	off := s.size
 	s.size += int64(len(rec))
 	switch k {
-	case opened:
-		if old, ok := j.open[key]; ok {
-			old.seg.open--
-		}
-		j.open[key] = place{s, off, int64(len(rec))}
-		s.open++
-	case settled:
+	case opened, begun:
+		j.opens(key, place{s, off, int64(len(rec))})
+	case settled, closed:
 		j.settle(key)
 	}
 	if l, ok := laneOf(k, key); ok {
 		j.addPending(s, l, off, int64(len(rec)), when)
 	}
 	return nil
+}
+
+// opens takes note of an attempt, a run or a side effect that is going on; one that was copied forward counts where it is now.
+func (j *Journal) opens(key string, p place) {
+	if old, ok := j.open[key]; ok {
+		old.seg.open--
+	}
+	j.open[key] = p
+	p.seg.open++
 }
 
 func (j *Journal) settle(id string) {

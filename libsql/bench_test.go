@@ -7,13 +7,16 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/lossless-group/gateway/billing"
 	"github.com/lossless-group/gateway/billing/ledgertest"
+	"github.com/lossless-group/gateway/billing/report"
 	"github.com/lossless-group/gateway/internal/testkit/hrana"
 	"github.com/lossless-group/gateway/libsql"
+	"github.com/lossless-group/gateway/tenancy"
 	"github.com/lossless-group/gateway/transcript"
 	"github.com/lossless-group/gateway/transcript/transcripttest"
 )
@@ -144,5 +147,48 @@ func BenchmarkReport(b *testing.B) {
 		if _, err := s.Ledger.Report(context.Background(), acme, billing.Query{From: start, To: start.AddDate(0, 1, 0), GroupBy: []string{"day", "model"}, Zone: zone}); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkOrgMonth is the month of one organisation out of 10 million events, read as the console reads it. The sums are what such a month
+// leaves: 50 organisations, or one with all of it, 500 people in 31 days, each with four models. Every sum is of as many events as that
+// makes; the events themselves are not there, because no sum of whole days reads them.
+func BenchmarkOrgMonth(b *testing.B) {
+	for _, c := range []struct {
+		name         string
+		orgs, people int
+	}{{"50 organisations", 50, 100}, {"one organisation", 1, 500}} {
+		b.Run(c.name, func(b *testing.B) {
+			s := open(b, fileConfig(b.TempDir()))
+			for o := range c.orgs {
+				id := tenancy.MustOrgID(fmt.Sprintf("o%d.example", o))
+				orgIn(b, s, id, fmt.Sprintf("o%d", o), "Europe/Paris")
+			}
+			rows, err := libsql.FillDays(context.Background(), s, c.orgs, c.people, 4, 61, 2*10_000_000)
+			if err != nil {
+				b.Fatal(err)
+			}
+			zone, err := time.LoadLocation("Europe/Paris")
+			if err != nil {
+				b.Fatal(err)
+			}
+			first := int64(20_000)
+			var a report.Answer
+			var before, after syscall.Rusage
+			_ = syscall.Getrusage(syscall.RUSAGE_SELF, &before)
+			for b.Loop() {
+				a, err = report.Ask(context.Background(), s.Reports, report.Question{
+					Filter: report.Filter{Scope: report.Scope{Org: tenancy.MustOrgID("o0.example")}, Days: report.Days{First: first + 30, Last: first + 61}}, Zone: zone, By: []report.Dim{report.ByUser}, Now: start, Prices: billing.Embedded(),
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+			_ = syscall.Getrusage(syscall.RUSAGE_SELF, &after) // the time of day says little on a machine with neighbours
+			used := time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
+			b.ReportMetric(float64(used.Microseconds())/1000/float64(b.N), "cpu-ms/op")
+			b.ReportMetric(float64(rows), "rows")
+			b.ReportMetric(float64(a.Org.Attempts), "events")
+		})
 	}
 }

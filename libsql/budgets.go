@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,14 +15,15 @@ import (
 
 	"github.com/lossless-group/gateway/billing"
 	"github.com/lossless-group/gateway/fault"
+	"github.com/lossless-group/gateway/keyring"
 	"github.com/lossless-group/gateway/tenancy"
 )
 
 var _ billing.BudgetStore = (*Budgets)(nil)
 
-// keepSettled is how long a settled hold is remembered, so that settling again books nothing. The journal tells an event again only when the
-// process died between two of its writes.
-const keepSettled = 7 * 24 * time.Hour
+// keepBooked is how long it is remembered that an attempt was booked, so that booking it again does nothing. The journal tells an event again
+// only when the process died between two of its writes.
+const keepBooked = 7 * 24 * time.Hour
 
 // Budgets keeps budgets, what was booked against them and what is held, all in the control database: the one place every replica asks.
 type Budgets struct {
@@ -31,17 +34,19 @@ type Budgets struct {
 // counterKey is a budget and the start of a window.
 type counterKey struct{ budget, start int64 }
 
-const budgetColumns = "seq, id, scope, subject, unit, cap, mode, rhythm, zone, alerts, unpriced, count_byok, raise_amount, raise_until_ms, raise_reason, raise_by, version, by_user, at_ms"
+const budgetColumns = "seq, id, scope, subject, unit, cap, mode, rhythm, zone, alerts, unpriced, count_byok, raise_amount, raise_until_ms, raise_reason, raise_by, version, by_user, at_ms, since_ms"
 
-func scanBudget(rs *sql.Rows) (b billing.Budget, err error) {
+// scanBudget reads a row of budgetColumns, and what follows them into more.
+func scanBudget(rs *sql.Rows, more ...any) (b billing.Budget, err error) {
 	var kind, subject, unit, mode, rhythm, alerts, unpriced, raiseBy, by string
-	var until, at int64
-	err = rs.Scan(&b.Seq, &b.ID, &kind, &subject, &unit, &b.Cap, &mode, &rhythm, &b.Zone, &alerts, &unpriced, &b.CountBYOK, &b.Raise.Amount, &until, &b.Raise.Reason, &raiseBy, &b.Version, &by, &at)
+	var until, at, since int64
+	err = rs.Scan(append([]any{&b.Seq, &b.ID, &kind, &subject, &unit, &b.Cap, &mode, &rhythm, &b.Zone, &alerts, &unpriced, &b.CountBYOK, &b.Raise.Amount, &until, &b.Raise.Reason, &raiseBy, &b.Version, &by, &at, &since}, more...)...)
 	if err != nil {
 		return b, err
 	}
 	b.Scope, b.Unit, b.Mode = billing.Scope{Kind: billing.ScopeKind(kind), Subject: subject}, billing.Unit(unit), billing.Mode(mode)
 	b.Unpriced, b.By, b.At, b.Raise.By = billing.UnpricedRule(unpriced), tenancy.UserID(by), fromMS(at), tenancy.UserID(raiseBy)
+	b.Since = fromMS(since)
 	if until != 0 {
 		b.Raise.Until = fromMS(until)
 	}
@@ -111,10 +116,10 @@ func (s *Budgets) PutBudget(ctx context.Context, org tenancy.OrgID, b billing.Bu
 			return budgetChanged(op, old.Version)
 		}
 		var seq any
-		raise := old.Raise
+		raise, since := old.Raise, b.At
 		if found {
 			if old.Unit == b.Unit && old.Scope == b.Scope && old.Window == b.Window && old.Zone == b.Zone {
-				seq = old.Seq
+				seq, since = old.Seq, old.Since
 			}
 			if old.Unit != b.Unit {
 				raise = billing.Raise{}
@@ -134,15 +139,54 @@ func (s *Budgets) PutBudget(ctx context.Context, org tenancy.OrgID, b billing.Bu
 		if !raise.Until.IsZero() {
 			until = ms(raise.Until)
 		}
-		if _, err := c.ExecContext(ctx, "INSERT INTO budgets (org_id, "+budgetColumns+") VALUES (?"+strings.Repeat(", ?", 19)+")",
+		if _, err := c.ExecContext(ctx, "INSERT INTO budgets (org_id, "+budgetColumns+") VALUES (?"+strings.Repeat(", ?", 20)+")",
 			org.String(), seq, b.ID, string(b.Scope.Kind), b.Scope.Subject, string(b.Unit), int64(b.Cap), string(b.Mode), string(rhythm), b.Zone, string(alerts), string(b.Unpriced), b.CountBYOK,
-			int64(raise.Amount), until, raise.Reason, string(raise.By), old.Version+1, string(b.By), ms(b.At)); err != nil {
+			int64(raise.Amount), until, raise.Reason, string(raise.By), old.Version+1, string(b.By), ms(b.At), ms(since)); err != nil {
 			return err
 		}
-		saved, _, err = oneBudget(ctx, c, org, b.ID)
-		return err
+		if saved, _, err = oneBudget(ctx, c, org, b.ID); err != nil || seq != nil {
+			return err
+		}
+		return seedBudget(ctx, c, org, &saved)
 	})
 	return saved, err
+}
+
+// seedBudget counts what the ledger has of a new budget's window: the days that still count, of one that rolls.
+func seedBudget(ctx context.Context, c *sql.Conn, org tenancy.OrgID, b *billing.Budget) error {
+	column := map[billing.ScopeKind]string{billing.ScopeProject: "project", billing.ScopeUser: "user", billing.ScopeKey: "key", billing.ScopeToken: "token"}[b.Scope.Kind]
+	amount := "(e.cost_pico + 999) / 1000"
+	where := ""
+	var args []any
+	if column != "" {
+		where += " AND e." + column + " = (SELECT id FROM word WHERE text = ?)"
+		args = append(args, b.Scope.Subject)
+	}
+	if b.Unit == billing.UnitTokens {
+		amount = "e.t_in + e.t_cr + e.t_w5 + e.t_w1 + e.t_out"
+	} else if !b.CountBYOK {
+		where += " AND e.key_source IS NOT (SELECT id FROM word WHERE text = ?)"
+		args = append(args, string(keyring.SourceUser))
+	}
+	zone, now := b.Location(), b.Since
+	all := b.Window.At(now, zone)
+	// From the newest window back: one that rolls has a counter for each of its days.
+	for at := now; ; {
+		span := b.Window.At(at, zone)
+		lo, hi := ms(span.Start), ms(now)
+		if !span.End.IsZero() {
+			hi = min(hi, ms(span.End))
+		}
+		_, err := c.ExecContext(ctx, "INSERT INTO budget_counters (budget, start_ms, spent, reserved) SELECT ?, ?, spent, 0 FROM (SELECT sum("+amount+") AS spent FROM usage_event e WHERE e.org = (SELECT id FROM word WHERE text = ?) AND e.started_ms >= ? AND e.started_ms < ?"+where+") WHERE spent > 0",
+			append([]any{b.Seq, lo, org.String(), lo, hi}, args...)...)
+		if err != nil {
+			return err
+		}
+		if !span.Start.After(all.From) {
+			return nil
+		}
+		at = span.Start.Add(-time.Millisecond)
+	}
 }
 
 // dropBudget deletes a budget's row and, with counts, what was booked against it.
@@ -301,7 +345,7 @@ var errShort = fault.New(fault.Conflict, "libsql.Budgets", "budget_short", "The 
 func (s *Budgets) Reserve(ctx context.Context, org tenancy.OrgID, h billing.Hold, at time.Time) ([]billing.LineState, error) {
 	const op = "libsql.Budgets.Reserve"
 	return s.take(ctx, op, org, h.Lines, at, func(ctx context.Context, c *sql.Conn, lines []billing.Line) error {
-		res, err := c.ExecContext(ctx, "INSERT INTO budget_holds (id, org_id, replica, lines, state, at_ms) VALUES (?, ?, ?, ?, 'held', ?) ON CONFLICT DO NOTHING", h.ID, org.String(), h.Replica, encodeLines(lines), ms(at))
+		res, err := c.ExecContext(ctx, "INSERT INTO budget_leases (id, org_id, replica, lines) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", h.ID, org.String(), h.Replica, encodeLines(lines))
 		if err != nil {
 			return err
 		}
@@ -316,25 +360,14 @@ func (s *Budgets) Reserve(ctx context.Context, org tenancy.OrgID, h billing.Hold
 func (s *Budgets) Extend(ctx context.Context, org tenancy.OrgID, h billing.Hold, at time.Time) ([]billing.LineState, error) {
 	const op = "libsql.Budgets.Extend"
 	return s.take(ctx, op, org, h.Lines, at, func(ctx context.Context, c *sql.Conn, more []billing.Line) error {
-		var lines []billing.Line
-		found := false
-		err := eachRow(ctx, c, func(rs *sql.Rows) error {
-			var doc string
-			if err := rs.Scan(&doc); err != nil {
-				return err
-			}
-			found = true
-			var err error
-			lines, err = decodeLines(doc)
-			return err
-		}, "SELECT lines FROM budget_holds WHERE id = ? AND org_id = ? AND state = 'held'", h.ID, org.String())
+		holds, err := readHolds(ctx, c, "id = ? AND org_id = ?", h.ID, org.String())
 		if err != nil {
 			return err
 		}
-		if !found {
+		if len(holds) == 0 {
 			return notFound(op, "There is no such hold to extend.")
 		}
-		_, err = c.ExecContext(ctx, "UPDATE budget_holds SET lines = ? WHERE id = ?", encodeLines(billing.AddLines(lines, more)), h.ID)
+		_, err = c.ExecContext(ctx, "UPDATE budget_leases SET lines = ? WHERE id = ?", encodeLines(billing.AddLines(holds[0].lines, more)), h.ID)
 		return err
 	})
 }
@@ -406,7 +439,7 @@ func (s *Budgets) take(ctx context.Context, op string, org tenancy.OrgID, lines 
 type counterDelta struct{ spent, reserved int64 }
 
 // addCounters applies deltas in one statement.
-func addCounters(ctx context.Context, c *sql.Conn, deltas map[counterKey]counterDelta) error {
+func addCounters(ctx context.Context, c *sql.Conn, deltas deltas) error {
 	if len(deltas) == 0 {
 		return nil
 	}
@@ -425,131 +458,197 @@ FROM (SELECT value->>0 AS budget, value->>1 AS start_ms, value->>2 AS spent, val
 
 // openHold is a hold as stored.
 type openHold struct {
-	id, org, state string
-	lines          []billing.Line
+	id    string
+	lines []billing.Line
 }
 
-func readHolds(ctx context.Context, q querier, where string, args ...any) ([]openHold, error) {
-	var out []openHold
+func readHolds(ctx context.Context, q querier, where string, args ...any) ([]*openHold, error) {
+	var out []*openHold
 	err := eachRow(ctx, q, func(rs *sql.Rows) error {
-		var h openHold
+		h := &openHold{}
 		var doc string
-		if err := rs.Scan(&h.id, &h.org, &h.state, &doc); err != nil {
+		if err := rs.Scan(&h.id, &doc); err != nil {
 			return err
 		}
 		var err error
 		h.lines, err = decodeLines(doc)
 		out = append(out, h)
 		return err
-	}, "SELECT id, org_id, state, lines FROM budget_holds WHERE "+where, args...)
+	}, "SELECT id, lines FROM budget_leases WHERE "+where, args...)
 	return out, err
 }
 
-// free are the deltas that give back what a hold keeps.
-func (h *openHold) free(deltas map[counterKey]counterDelta) {
-	if h.state != "held" {
-		return
-	}
-	for _, l := range h.lines {
-		k := counterKey{l.Budget, ms(l.Start)}
-		d := deltas[k]
-		d.reserved -= int64(l.Amount)
-		deltas[k] = d
-	}
+// deltas are changes of counters.
+type deltas map[counterKey]counterDelta
+
+func keyOf(l *billing.Line) counterKey { return counterKey{l.Budget, ms(l.Start)} }
+
+func (d deltas) add(k counterKey, spent, reserved int64) {
+	v := d[k]
+	v.spent += spent
+	v.reserved += reserved
+	d[k] = v
 }
 
-// Release drops a hold of which nothing was used; see billing.BudgetStore.
-func (s *Budgets) Release(ctx context.Context, org tenancy.OrgID, id string) error {
-	const op = "libsql.Budgets.Release"
+// writeHolds stores holds whose lines became smaller; what keeps nothing is deleted.
+func writeHolds(ctx context.Context, c *sql.Conn, holds []*openHold) error {
+	var kept [][2]string
+	var gone []string
+	for _, h := range holds {
+		h.lines = slices.DeleteFunc(h.lines, func(l billing.Line) bool { return l.Amount <= 0 })
+		if len(h.lines) == 0 {
+			gone = append(gone, h.id)
+		} else {
+			kept = append(kept, [2]string{h.id, encodeLines(h.lines)})
+		}
+	}
+	if len(kept) > 0 {
+		doc, err := json.Marshal(kept)
+		if err != nil {
+			return err
+		}
+		if _, err := c.ExecContext(ctx, "UPDATE budget_leases AS l SET lines = j.value->>1 FROM json_each(?) AS j WHERE l.id = j.value->>0", string(doc)); err != nil {
+			return err
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	doc, err := json.Marshal(gone)
+	if err != nil {
+		return err
+	}
+	_, err = c.ExecContext(ctx, "DELETE FROM budget_leases WHERE id IN (SELECT value FROM json_each(?))", string(doc))
+	return err
+}
+
+// Trim lowers what a hold keeps; see billing.BudgetStore.
+func (s *Budgets) Trim(ctx context.Context, org tenancy.OrgID, id string, keep []billing.Line) error {
+	const op = "libsql.Budgets.Trim"
 	if err := needOrg(op, org); err != nil {
 		return err
 	}
+	most := make(map[counterKey]billing.Amount, len(keep))
+	for i := range keep {
+		most[keyOf(&keep[i])] = keep[i].Amount
+	}
 	return s.db.update(ctx, op, func(ctx context.Context, c *sql.Conn) error {
-		list, err := readHolds(ctx, c, "id = ? AND org_id = ? AND state IN ('held', 'expired')", id, org.String())
-		if err != nil || len(list) == 0 {
+		holds, err := readHolds(ctx, c, "id = ? AND org_id = ?", id, org.String())
+		if err != nil || len(holds) == 0 {
 			return err
 		}
-		deltas := map[counterKey]counterDelta{}
-		list[0].free(deltas)
-		if err := addCounters(ctx, c, deltas); err != nil {
+		d := deltas{}
+		for i := range holds[0].lines {
+			l := &holds[0].lines[i]
+			if over := l.Amount - most[keyOf(l)]; over > 0 {
+				l.Amount -= over
+				d.add(keyOf(l), 0, -int64(over))
+			}
+		}
+		if err := addCounters(ctx, c, d); err != nil {
 			return err
 		}
-		_, err = c.ExecContext(ctx, "DELETE FROM budget_holds WHERE id = ?", id)
-		return err
+		return writeHolds(ctx, c, holds)
 	})
 }
 
-// Settle books what attempts used; see billing.BudgetStore.
-func (s *Budgets) Settle(ctx context.Context, list []billing.Settlement, at time.Time) (billing.Settled, error) {
-	const op = "libsql.Budgets.Settle"
-	const unsettled = "id IN (SELECT value FROM json_each(?)) AND state IN ('held', 'expired')"
-	used := make(map[string]billing.Settlement, len(list))
+// Book adds what attempts used; see billing.BudgetStore. It is one transaction of a handful of statements, however many attempts there are.
+func (s *Budgets) Book(ctx context.Context, list []billing.Booking, at time.Time) (billing.Settled, error) {
+	const op = "libsql.Budgets.Book"
 	ids := make([]string, 0, len(list))
-	for _, x := range list {
-		if _, twice := used[x.ID]; !twice {
-			used[x.ID] = x
-			ids = append(ids, x.ID)
+	fresh := make([]billing.Line, 0, len(list)) // of counters that may not exist yet
+	for i := range list {
+		if err := needOrg(op, list[i].Org); err != nil {
+			return billing.Settled{}, err
+		}
+		ids = append(ids, list[i].ID)
+		for _, l := range list[i].Lines {
+			if !s.known.Contains(keyOf(&l)) {
+				fresh = append(fresh, l)
+			}
 		}
 	}
 	doc, err := json.Marshal(ids)
 	if err != nil {
 		return billing.Settled{}, fault.From(err)
 	}
-	if len(list) > 1 { // a batch of the journal: mostly settled long ago, or never held
-		any := false
-		if err := s.db.rows(ctx, op, func(*sql.Rows) error { any = true; return nil }, "SELECT 1 FROM budget_holds WHERE "+unsettled+" LIMIT 1", string(doc)); err != nil || !any {
-			return billing.Settled{}, err
-		}
-	}
 	var out billing.Settled
 	err = s.db.update(ctx, op, func(ctx context.Context, c *sql.Conn) error {
 		out = billing.Settled{}
-		holds, err := readHolds(ctx, c, unsettled, string(doc))
-		if err != nil || len(holds) == 0 {
+		unbooked := make(map[string]bool, len(list))
+		if err := eachRow(ctx, c, func(rs *sql.Rows) error {
+			var id string
+			err := rs.Scan(&id)
+			unbooked[id] = true
+			return err
+		}, "INSERT INTO budget_booked (id, at_ms) SELECT value, ? FROM json_each(?) WHERE true ON CONFLICT DO NOTHING RETURNING id", ms(at), string(doc)); err != nil {
 			return err
 		}
-		deltas := map[counterKey]counterDelta{}
-		touched := map[counterKey]billing.Line{}
-		done := make([]string, len(holds))
-		for i := range holds {
-			h := &holds[i]
-			h.free(deltas)
-			exceeded := false
-			for _, l := range h.lines {
-				amount := used[h.id].Money
-				if l.Unit == billing.UnitTokens {
-					amount = used[h.id].Tokens
-				}
-				k := counterKey{l.Budget, ms(l.Start)}
-				d := deltas[k]
-				d.spent += int64(amount)
-				deltas[k], touched[k] = d, l
-				exceeded = exceeded || amount > l.Amount
-			}
-			if exceeded {
-				out.Exceeded = append(out.Exceeded, h.id)
-			}
-			done[i] = h.id
+		if out.Booked = len(unbooked); out.Booked == 0 {
+			return nil
 		}
-		out.Booked = len(holds)
-		if err := addCounters(ctx, c, deltas); err != nil {
-			return err
+		if len(fresh) > 0 {
+			if _, err := c.ExecContext(ctx, openCounters, encodeLines(fresh)); err != nil {
+				return err
+			}
 		}
-		settled, err := json.Marshal(done)
+		touched, err := book(ctx, c, list, unbooked)
 		if err != nil {
 			return err
 		}
-		if _, err := c.ExecContext(ctx, "UPDATE budget_holds SET state = 'settled', at_ms = ? WHERE id IN (SELECT value FROM json_each(?))", ms(at), string(settled)); err != nil {
-			return err
-		}
-		lines := make([]billing.Line, 0, len(touched))
-		for _, l := range touched {
-			lines = append(lines, l)
-		}
-		out.Alerts, err = fire(ctx, c, lines, at)
+		out.Alerts, err = fire(ctx, c, touched, at)
 		return err
 	})
 	return out, err
+}
+
+// book writes what attempts that were not booked yet used, and returns one line of each counter that changed.
+func book(ctx context.Context, c *sql.Conn, list []billing.Booking, unbooked map[string]bool) ([]billing.Line, error) {
+	d := deltas{}
+	touched := map[counterKey]billing.Line{}
+	out := map[string]map[counterKey]billing.Amount{} // of each hold
+	for i := range list {
+		x := &list[i]
+		if !unbooked[x.ID] {
+			continue
+		}
+		delete(unbooked, x.ID) // told twice in one batch
+		for k := range x.Lines {
+			l := &x.Lines[k]
+			key := keyOf(l)
+			d.add(key, int64(l.Amount), 0)
+			touched[key] = *l
+			if x.Hold == "" {
+				continue
+			}
+			if out[x.Hold] == nil {
+				out[x.Hold] = map[counterKey]billing.Amount{}
+			}
+			out[x.Hold][key] += l.Amount
+		}
+	}
+	if len(out) > 0 {
+		doc, err := json.Marshal(slices.Collect(maps.Keys(out)))
+		if err != nil {
+			return nil, err
+		}
+		holds, err := readHolds(ctx, c, "id IN (SELECT value FROM json_each(?))", string(doc))
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range holds {
+			for i := range h.lines {
+				l := &h.lines[i]
+				took := min(out[h.id][keyOf(l)], l.Amount)
+				l.Amount -= took
+				d.add(keyOf(l), 0, -int64(took))
+			}
+		}
+		if err := writeHolds(ctx, c, holds); err != nil {
+			return nil, err
+		}
+	}
+	return slices.Collect(maps.Values(touched)), addCounters(ctx, c, d)
 }
 
 // fire records the thresholds that these lines' counters have reached, each once per window, and returns those that are new.
@@ -563,7 +662,7 @@ func fire(ctx context.Context, c *sql.Conn, lines []billing.Line, at time.Time) 
 			return err
 		}
 		var err error
-		a.Start, a.At = fromMS(start), fromMS(ms(at))
+		a.Start, a.At, a.Kind = fromMS(start), fromMS(ms(at)), billing.AlertThreshold
 		a.Org, err = tenancy.ParseOrgID(org)
 		out = append(out, a)
 		return err
@@ -573,17 +672,83 @@ SELECT budget, start_ms, percent, org_id, spent, cap, ? FROM (
     (SELECT sum(o.spent) FROM budget_counters o WHERE o.budget = b.seq AND o.start_ms >= j.value->>2 AND o.start_ms <= j.value->>1) AS spent
   FROM json_each(?) j CROSS JOIN budgets b ON b.seq = j.value->>0 CROSS JOIN json_each(b.alerts) a)
 WHERE spent >= cap / 100.0 * percent ON CONFLICT DO NOTHING RETURNING budget, start_ms, percent, org_id, spent, cap`, ms(at), ms(at), encodeLines(lines))
-	if err != nil || len(out) == 0 {
+	if err != nil {
 		return nil, err
 	}
 	for i := range out {
-		a := &out[i]
-		err := eachRow(ctx, c, func(rs *sql.Rows) error { return rs.Scan(&a.Budget, (*string)(&a.Unit)) }, "SELECT id, unit FROM budgets WHERE seq = ?", a.Seq)
-		if err != nil {
+		if err := tell(ctx, c, &out[i]); err != nil {
 			return nil, err
 		}
 	}
 	return out, nil
+}
+
+// tell completes an alert that was just recorded, and puts it into the outbox in the same transaction.
+func tell(ctx context.Context, c *sql.Conn, a *billing.Alert) error {
+	var b billing.Budget
+	err := eachRow(ctx, c, func(rs *sql.Rows) (err error) {
+		b, err = scanBudget(rs)
+		return err
+	}, "SELECT "+budgetColumns+" FROM budgets WHERE seq = ?", a.Seq)
+	if err != nil {
+		return err
+	}
+	a.Budget, a.Unit = b.ID, b.Unit
+	n, err := a.Notice(&b)
+	if err != nil {
+		return err
+	}
+	return post(ctx, c, a.Org, n, a.At)
+}
+
+// Foresee records budgets that will not last; see billing.BudgetStore.
+func (s *Budgets) Foresee(ctx context.Context, at time.Time) ([]billing.Alert, error) {
+	const op = "libsql.Budgets.Foresee"
+	var list []billing.Alert
+	err := s.db.rows(ctx, op, func(rs *sql.Rows) error {
+		var org string
+		var start int64
+		var spent billing.Amount
+		b, err := scanBudget(rs, &org, &start, &spent)
+		if err != nil {
+			return err
+		}
+		f, ok := b.Foresee(spent, at)
+		if !ok || ms(b.Window.At(at, b.Location()).Start) != start {
+			return nil
+		}
+		a := billing.Alert{Seq: b.Seq, Start: fromMS(start), Kind: billing.AlertForecast, Spent: spent, Cap: b.EffectiveCap(at), Forecast: f, At: fromMS(ms(at))}
+		a.Org, err = tenancy.ParseOrgID(org)
+		list = append(list, a)
+		return err
+	}, "SELECT "+budgetColumns+", org_id, start_ms, spent FROM budgets JOIN (SELECT budget, max(start_ms) AS start_ms, spent FROM budget_counters GROUP BY budget) ON budget = seq"+
+		" WHERE spent > 0 AND NOT EXISTS (SELECT 1 FROM budget_alerts a WHERE a.budget = seq AND a.start_ms = start_ms AND a.percent = 0)")
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	var out []billing.Alert
+	err = s.db.update(ctx, op, func(ctx context.Context, c *sql.Conn) error {
+		out = nil
+		for _, a := range list {
+			res, err := c.ExecContext(ctx, "INSERT INTO budget_alerts (budget, start_ms, percent, org_id, spent, cap, at_ms) SELECT ?, ?, 0, ?, ?, ?, ? WHERE EXISTS (SELECT 1 FROM budgets WHERE seq = ?) ON CONFLICT DO NOTHING",
+				a.Seq, ms(a.Start), a.Org.String(), int64(a.Spent), int64(a.Cap), ms(at), a.Seq)
+			if err != nil {
+				return err
+			}
+			if n, err := res.RowsAffected(); err != nil || n == 0 {
+				if err != nil {
+					return err
+				}
+				continue
+			}
+			if err := tell(ctx, c, &a); err != nil {
+				return err
+			}
+			out = append(out, a)
+		}
+		return nil
+	})
+	return out, err
 }
 
 // Renew keeps a replica's holds from lapsing; see billing.BudgetStore.
@@ -592,42 +757,49 @@ func (s *Budgets) Renew(ctx context.Context, replica string, until time.Time) er
 	return err
 }
 
-// Expire frees what lapsed replicas hold, and forgets holds settled long ago; see billing.BudgetStore.
-func (s *Budgets) Expire(ctx context.Context, at, oldest time.Time) (int, error) {
+// Expire frees what lapsed replicas hold, and forgets what was booked long ago; see billing.BudgetStore.
+func (s *Budgets) Expire(ctx context.Context, at time.Time) (int, error) {
 	const op = "libsql.Budgets.Expire"
-	const lapsed = "state = 'held' AND (at_ms < ? OR replica NOT IN (SELECT replica FROM budget_replicas WHERE until_ms > ?))"
+	const lapsed = "replica NOT IN (SELECT replica FROM budget_replicas WHERE until_ms > ?)"
 	n := 0
 	err := s.db.rows(ctx, op, func(*sql.Rows) error { n++; return nil },
-		"SELECT 1 FROM budget_holds WHERE "+lapsed+" UNION ALL SELECT 1 FROM budget_holds WHERE state <> 'held' AND at_ms < ? LIMIT 1", ms(oldest), ms(at), ms(at.Add(-keepSettled)))
+		"SELECT 1 FROM budget_leases WHERE "+lapsed+" UNION ALL SELECT 1 FROM budget_booked WHERE at_ms < ? LIMIT 1", ms(at), ms(at.Add(-keepBooked)))
 	if err != nil || n == 0 {
 		return 0, err
 	}
 	err = s.db.update(ctx, op, func(ctx context.Context, c *sql.Conn) error {
-		n = 0
-		holds, err := readHolds(ctx, c, lapsed, ms(oldest), ms(at))
+		holds, err := readHolds(ctx, c, lapsed, ms(at))
 		if err != nil {
 			return err
 		}
-		deltas := map[counterKey]counterDelta{}
-		for i := range holds {
-			holds[i].free(deltas)
+		n = len(holds)
+		d := deltas{}
+		for _, h := range holds {
+			for i := range h.lines {
+				d.add(keyOf(&h.lines[i]), 0, -int64(h.lines[i].Amount))
+			}
+			h.lines = nil
 		}
-		if err := addCounters(ctx, c, deltas); err != nil {
+		if err := addCounters(ctx, c, d); err != nil {
 			return err
 		}
-		if n = len(holds); n > 0 {
-			if _, err := c.ExecContext(ctx, "UPDATE budget_holds SET state = 'expired' WHERE "+lapsed, ms(oldest), ms(at)); err != nil {
-				return err
-			}
+		if err := writeHolds(ctx, c, holds); err != nil {
+			return err
 		}
-		for _, q := range []string{"DELETE FROM budget_holds WHERE state <> 'held' AND at_ms < ?", "DELETE FROM budget_replicas WHERE until_ms < ?"} {
-			if _, err := c.ExecContext(ctx, q, ms(at.Add(-keepSettled))); err != nil {
+		for _, q := range []string{"DELETE FROM budget_booked WHERE at_ms < ?", "DELETE FROM budget_replicas WHERE until_ms < ?"} {
+			if _, err := c.ExecContext(ctx, q, ms(at.Add(-keepBooked))); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	return n, err
+}
+
+// Retire makes replicas lapse; see billing.BudgetStore.
+func (s *Budgets) Retire(ctx context.Context, prefix, but string, at time.Time) error {
+	_, err := s.db.exec(ctx, "libsql.Budgets.Retire", "UPDATE budget_replicas SET until_ms = min(until_ms, ?) WHERE substr(replica, 1, length(?)) = ? AND replica <> ?", ms(at), prefix, prefix, but)
+	return err
 }
 
 // Alerts returns an organisation's newest alerts; see billing.BudgetStore.
@@ -643,15 +815,12 @@ func (s *Budgets) Alerts(ctx context.Context, org tenancy.OrgID, limit int) ([]b
 		if err := rs.Scan(&a.Budget, (*string)(&a.Unit), &a.Seq, &start, &a.Percent, &a.Spent, &a.Cap, &at); err != nil {
 			return err
 		}
-		a.Start, a.At = fromMS(start), fromMS(at)
+		a.Start, a.At, a.Kind = fromMS(start), fromMS(at), billing.AlertThreshold
+		if a.Percent == 0 {
+			a.Kind = billing.AlertForecast
+		}
 		list = append(list, a)
 		return nil
 	}, "SELECT b.id, b.unit, b.seq, a.start_ms, a.percent, a.spent, a.cap, a.at_ms FROM budget_alerts a JOIN budgets b ON b.seq = a.budget WHERE a.org_id = ? ORDER BY a.at_ms DESC, a.budget, a.percent DESC LIMIT ?", org.String(), clampLimit(limit))
 	return list, err
-}
-
-// Open reports whether any hold is not settled yet.
-func (s *Budgets) Open(ctx context.Context) (bool, error) {
-	var one int64
-	return s.db.row(ctx, "libsql.Budgets.Open", []any{&one}, "SELECT 1 FROM budget_holds WHERE state IN ('held', 'expired')")
 }

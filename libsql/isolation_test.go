@@ -33,10 +33,32 @@ var spanning = map[string]string{
 	"Prices.Active":    "list prices are the same for everybody",
 	"Prices.List":      "list prices are the same for everybody",
 	"Ledger.Append":    "the journal drains events of all organisations; each event names its own",
-	"Budgets.Settle":   "the journal drains events of all organisations; each hold names its own",
-	"Budgets.Renew":    "a replica holds for all organisations",
-	"Budgets.Expire":   "a dead replica held for all organisations; it returns a count only",
-	"Budgets.Open":     "a replica starts for all organisations; it returns yes or no",
+	"Budgets.Book":     "the journal drains events of all organisations; each booking names its own",
+	"Budgets.Foresee":  "the forecast job looks at all organisations; each alert goes to its own",
+	"Budgets.Retire":   "a dead replica held for all organisations; it returns a count only",
+	"Webhooks.Claim":   "one sender serves all organisations; each delivery names its own",
+	"Webhooks.Finish":  "by the id of a delivery that was claimed",
+	"Apps.Append":      "apps are the operator's",
+	"Apps.History":     "apps are the operator's",
+	"Apps.Newest":      "apps are the operator's",
+	"Prices.AllCards":  "the settling replica prices all organisations; each card names its own",
+	"Prices.Stamp":     "says whether any price changed",
+
+	// A report is asked for with a Scope, which is one organisation or, in so many words, all; the empty one is refused.
+	"Reports.Closes":             "takes a Scope",
+	"Reports.Grant":              "takes a Scope",
+	"Reports.Granted":            "takes a Scope",
+	"Reports.Revoke":             "takes a Scope",
+	"Reports.Snapshot":           "hands out a Reader whose questions take a Scope",
+	"Reports.SaveClose":          "a close names its Scope",
+	"Reports.Orgs":               "the hourly checks go over all organisations",
+	"Reports.Prune":              "retention is the operator's",
+	"Reports.Verify":             "the hourly checks go over all organisations",
+	"Reports.Reconciliations":    "providers' bills are the operator's",
+	"Reports.SaveReconciliation": "providers' bills are the operator's",
+
+	"Budgets.Renew":  "a replica holds for all organisations",
+	"Budgets.Expire": "a dead replica held for all organisations; it returns a count only",
 }
 
 func TestEveryStoreMethodTakesTheOrganisation(t *testing.T) {

@@ -22,23 +22,27 @@ import (
 // Ledger keeps usage events, append-only. Repeated strings are interned, so that a row takes well under 300 bytes.
 type Ledger struct {
 	db    *database
-	words *lru.Cache[string, int64] // only ids that were committed; rows of word never change
+	words *lru.Cache[string, int64]          // only ids that were committed; rows of word never change
+	zones *lru.Cache[string, *time.Location] // by name
+	clock func() time.Time
 }
 
 // appendSQL takes all events as one JSON argument: one statement, short to parse on either engine, and undone as a whole
 // when one id comes with other content, because setting payload_hash to NULL fails it. Materialized, each row's JSON is rendered once and not once per column.
+// It returns the ids that were new.
 const appendSQL = `WITH e AS MATERIALIZED (SELECT value AS v FROM json_each(?))
 INSERT INTO usage_event (id, run_len, run, org, user, home_org, project, thread, surface, provider, model, requested, key_source, key, status, basis, price_row, price_rev,
-  step, try, started_ms, took_ms, input_hint, t_in, t_cr, t_w5, t_w1, t_out, t_reason, searches, delivered, cost_pico, more, payload_hash)
+  step, try, started_ms, took_ms, input_hint, t_in, t_cr, t_w5, t_w1, t_out, t_reason, searches, delivered, cost_pico, more, token, capability, booked_ms, list_d, billed_d, unpriced, payload_hash)
 SELECT v->>0, v->>1, v->>2, v->>3, v->>4, v->>5, v->>6, v->>7, v->>8, v->>9, v->>10, v->>11, v->>12, v->>13, v->>14, v->>15, v->>16, v->>17,
-  v->>18, v->>19, v->>20, v->>21, v->>22, v->>23, v->>24, v->>25, v->>26, v->>27, v->>28, v->>29, v->>30, v->>31, v->>32, unhex(v->>33)
+  v->>18, v->>19, v->>20, v->>21, v->>22, v->>23, v->>24, v->>25, v->>26, v->>27, v->>28, v->>29, v->>30, v->>31, v->>32, v->>33, v->>34, v->>35, v->>36, v->>37, v->>38, unhex(v->>39)
 FROM e WHERE true
-ON CONFLICT (id) DO UPDATE SET payload_hash = NULL WHERE usage_event.payload_hash <> excluded.payload_hash`
+ON CONFLICT (id) DO UPDATE SET payload_hash = NULL WHERE usage_event.payload_hash <> excluded.payload_hash
+RETURNING id`
 
 // appendOne is appendSQL for one event. For a file it is faster to run a prepared statement for each row, as there is no round
 // trip to save.
 var appendOne = "INSERT INTO usage_event (id, run_len, run, org, user, home_org, project, thread, surface, provider, model, requested, key_source, key, status, basis, price_row, price_rev, " +
-	"step, try, started_ms, took_ms, input_hint, t_in, t_cr, t_w5, t_w1, t_out, t_reason, searches, delivered, cost_pico, more, payload_hash) VALUES (?" + strings.Repeat(", ?", 32) + ", unhex(?)) " +
+	"step, try, started_ms, took_ms, input_hint, t_in, t_cr, t_w5, t_w1, t_out, t_reason, searches, delivered, cost_pico, more, token, capability, booked_ms, list_d, billed_d, unpriced, payload_hash) VALUES (?" + strings.Repeat(", ?", 38) + ", unhex(?)) " +
 	"ON CONFLICT (id) DO UPDATE SET payload_hash = NULL WHERE usage_event.payload_hash <> excluded.payload_hash"
 
 // Append records events, all or none. An event recorded before with the same content is left alone. fault.Conflict with
@@ -61,9 +65,17 @@ func (l *Ledger) Append(ctx context.Context, events []billing.Event) error {
 			return fault.Wrap(fault.Internal, op, "event_encoding", "A usage event could not be recorded; tell us the request id.", err)
 		}
 		hashes[i] = h
-		for _, w := range eventWords(e) {
+		need := func(w string) {
 			if _, ok := words[w]; !ok {
 				words[w], _ = l.words.Get(w)
+			}
+		}
+		for _, w := range eventWords(e) {
+			need(w)
+		}
+		for _, w := range []string{e.Token, e.Capability} {
+			if w != "" {
+				need(w)
 			}
 		}
 	}
@@ -76,27 +88,44 @@ func (l *Ledger) Append(ctx context.Context, events []billing.Event) error {
 	slices.Sort(missing)
 	var fresh map[string]int64
 	remote := l.db.addr.remote()
-	err := l.db.w.do(ctx, op, remote, func(ctx context.Context, c *sql.Conn) error {
+	err := l.db.w.do(ctx, op, false, func(ctx context.Context, c *sql.Conn) error {
 		ids, err := intern(ctx, c, missing)
 		if err != nil {
 			return err
 		}
-		rows := make([][]any, len(events))
-		for i := range events {
-			rows[i] = eventRow(&events[i], hashes[i], func(w string) int64 {
-				if id := words[w]; id != 0 {
-					return id
-				}
-				return ids[w]
-			})
+		id := func(w string) int64 {
+			if id := words[w]; id != 0 {
+				return id
+			}
+			return ids[w]
 		}
+		orgs, err := l.bookkeeping(ctx, c, events, id)
+		if err != nil {
+			return err
+		}
+		rows := make([][]any, len(events))
+		booked := make([]time.Time, len(events))
+		for i := range events {
+			booked[i] = orgs[id(events[i].Org.String())].books(&events[i], l.clock)
+			rows[i] = eventRow(&events[i], hashes[i], booked[i], id)
+		}
+		var news []bool
 		if remote {
-			err = appendTogether(ctx, c, rows)
+			news, err = appendTogether(ctx, c, rows)
 		} else {
-			err = appendEach(ctx, c, rows)
+			news, err = appendEach(ctx, c, rows)
+		}
+		if err != nil {
+			return err
+		}
+		sums := newRollup()
+		for i := range events {
+			if news[i] {
+				sums.add(&events[i], booked[i], orgs[id(events[i].Org.String())].zone, id)
+			}
 		}
 		fresh = ids
-		return err
+		return sums.write(ctx, c, remote)
 	})
 	if fault.Is(err, fault.Conflict) {
 		return l.explain(ctx, op, events, hashes, err)
@@ -110,26 +139,47 @@ func (l *Ledger) Append(ctx context.Context, events []billing.Event) error {
 	return nil
 }
 
-func appendTogether(ctx context.Context, c *sql.Conn, rows [][]any) error {
+// appendTogether reports which events were new; the same id twice is new once.
+func appendTogether(ctx context.Context, c *sql.Conn, rows [][]any) ([]bool, error) {
 	doc, err := json.Marshal(rows)
-	if err == nil {
-		_, err = c.ExecContext(ctx, appendSQL, string(doc))
+	if err != nil {
+		return nil, err
 	}
-	return err
+	fresh := map[string]bool{}
+	err = eachRow(ctx, c, func(rs *sql.Rows) error {
+		var id string
+		err := rs.Scan(&id)
+		fresh[id] = true
+		return err
+	}, appendSQL, string(doc))
+	news := make([]bool, len(rows))
+	for i, r := range rows {
+		id, _ := r[0].(string)
+		news[i] = fresh[id]
+		delete(fresh, id)
+	}
+	return news, err
 }
 
-func appendEach(ctx context.Context, c *sql.Conn, rows [][]any) error {
+func appendEach(ctx context.Context, c *sql.Conn, rows [][]any) ([]bool, error) {
 	s, err := c.PrepareContext(ctx, appendOne)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer s.Close()
-	for _, r := range rows {
-		if _, err := s.ExecContext(ctx, r...); err != nil {
-			return err
+	news := make([]bool, len(rows))
+	for i, r := range rows {
+		res, err := s.ExecContext(ctx, r...)
+		if err != nil {
+			return nil, err
 		}
+		n, err := res.RowsAffected()
+		if err != nil {
+			return nil, err
+		}
+		news[i] = n > 0
 	}
-	return nil
+	return news, nil
 }
 
 // intern gives each word its id, making new ones. New words stay when the events are refused, which harms nobody.
@@ -192,8 +242,8 @@ func eventWords(e *billing.Event) [15]string {
 	return [15]string{e.Org.String(), string(e.User), e.HomeOrg.String(), e.ProjectID, e.ThreadID, string(e.Surface), e.Provider, e.Model, e.Requested, e.KeySource, e.KeyID, e.Status, string(e.Basis), e.PriceRow, e.PriceRev}
 }
 
-func eventRow(e *billing.Event, hash string, id func(string) int64) []any {
-	row := make([]any, 0, 34)
+func eventRow(e *billing.Event, hash string, booked time.Time, id func(string) int64) []any {
+	row := make([]any, 0, 40)
 	// An attempt's id begins with its run's id as a rule: then its length says all.
 	if e.RunID != "" && strings.HasPrefix(e.ID, e.RunID) {
 		row = append(row, e.ID, len(e.RunID), nil)
@@ -210,7 +260,24 @@ func eventRow(e *billing.Event, hash string, id func(string) int64) []any {
 	} else {
 		row = append(row, int64(*e.Cost))
 	}
-	return append(row, moreOf(u), hash)
+	var bookedMS any
+	if ms(booked) != ms(e.StartedAt) {
+		bookedMS = ms(booked)
+	}
+	m := moneyOf(e)
+	var list any
+	if e.List != nil {
+		list = m.list
+	}
+	return append(row, moreOf(u), optionalWord(e.Token, id), optionalWord(e.Capability, id), bookedMS, list, m.billed, m.unpriced, hash)
+}
+
+// optionalWord is the id of a word that most events do not have.
+func optionalWord(w string, id func(string) int64) int64 {
+	if w == "" {
+		return 0
+	}
+	return id(w)
 }
 
 // moreOf is the counts and terms that have no column, as JSON; nil for the many events that have none.
@@ -246,7 +313,12 @@ func contentHash(e *billing.Event) (string, error) {
 	if e.Cost != nil {
 		cost = int64(*e.Cost)
 	}
-	b, err := json.Marshal([]any{eventWords(e), e.ID, e.RunID, e.Step, e.Try, ms(e.StartedAt), ms(e.EndedAt), e.InputHint, e.Usage, e.Delivered, cost})
+	said := []any{eventWords(e), e.ID, e.RunID, e.Step, e.Try, ms(e.StartedAt), ms(e.EndedAt), e.InputHint, e.Usage, e.Delivered, cost}
+	// What events before rate cards did not say is left out where it says nothing new, so that those keep their hash.
+	if m := moneyOf(e); e.Token != "" || e.Capability != "" || e.Resolves || m.list != 0 || e.BYOK() != (e.Billed == 0) || !e.BYOK() && m.billed != 0 || (e.List == nil) != (e.Cost == nil) {
+		said = append(said, e.Token, e.Capability, e.Resolves, m.list, m.billed, e.List == nil)
+	}
+	b, err := json.Marshal(said)
 	if err != nil {
 		return "", err
 	}
@@ -254,10 +326,18 @@ func contentHash(e *billing.Event) (string, error) {
 	return hex.EncodeToString(h[:16]), nil
 }
 
+// wordIs is the condition that a column of a table's alias has a word: the empty word is 0 in the two columns that most events leave empty.
+func wordIs(alias, col, word string) (string, []any) {
+	if word == "" && (col == "token" || col == "capability") {
+		return alias + "." + col + " = 0", nil
+	}
+	return alias + "." + col + " = (SELECT id FROM word WHERE text = ?)", []any{word}
+}
+
 // groupColumn is the column behind a group a report may fold by and a drill-down may match.
 func groupColumn(name string) (string, bool) {
 	switch name {
-	case "model", "user", "provider", "surface", "key_source", "project":
+	case "model", "user", "provider", "surface", "key_source", "project", "key", "token", "capability", "status":
 		return name, true
 	}
 	return "", false
@@ -290,9 +370,9 @@ func (l *Ledger) Report(ctx context.Context, org tenancy.OrgID, q billing.Query)
 		}
 		col, ok := groupColumn(g)
 		if !ok {
-			return nil, fault.Invalidf(op, "/groupBy", "Group by day, model, user, provider, surface, key_source or project.")
+			return nil, fault.Invalidf(op, "/groupBy", "Group by day, model, user, provider, surface, key_source, project, key, token, capability or status.")
 		}
-		inner, outer = append(inner, "e."+col+" AS g_"+col), append(outer, "(SELECT text FROM word WHERE id = g_"+col+")")
+		inner, outer = append(inner, "e."+col+" AS g_"+col), append(outer, "coalesce((SELECT text FROM word WHERE id = g_"+col+"), '')")
 	}
 	zone := q.Zone
 	if zone == nil {
@@ -308,8 +388,8 @@ func (l *Ledger) Report(ctx context.Context, org tenancy.OrgID, q billing.Query)
 	}
 	// The sums of money are split, so that a sum in SQL never overflows; the fold below checks.
 	query := "WITH d AS MATERIALIZED (SELECT value->>0 AS lo, value->>1 AS hi, value->>2 AS day FROM json_each(?)) SELECT " + strings.Join(append(outer, "n", "t_in", "t_cr", "t_w5", "t_w1", "t_out", "t_reason", "searches", "hi", "lo", "unpriced", "estimated"), ", ") +
-		" FROM (SELECT " + strings.Join(append(inner, `count(*) AS n, sum(e.t_in) AS t_in, sum(e.t_cr) AS t_cr, sum(e.t_w5) AS t_w5, sum(e.t_w1) AS t_w1, sum(e.t_out) AS t_out, sum(e.t_reason) AS t_reason, sum(e.searches) AS searches,
-  coalesce(sum(e.cost_pico / 1000000), 0) AS hi, coalesce(sum(e.cost_pico % 1000000), 0) AS lo, sum(e.cost_pico IS NULL) AS unpriced, sum(e.basis IS (SELECT id FROM word WHERE text = 'estimated')) AS estimated`), ", ") +
+		" FROM (SELECT " + strings.Join(append(inner, `sum(e.basis IS NOT (SELECT id FROM word WHERE text = 'correction')) AS n, sum(e.t_in) AS t_in, sum(e.t_cr) AS t_cr, sum(e.t_w5) AS t_w5, sum(e.t_w1) AS t_w1, sum(e.t_out) AS t_out, sum(e.t_reason) AS t_reason, sum(e.searches) AS searches,
+  coalesce(sum(e.cost_pico / 1000000), 0) AS hi, coalesce(sum(e.cost_pico % 1000000), 0) AS lo, sum(e.unpriced) AS unpriced, sum(e.basis IS (SELECT id FROM word WHERE text = 'estimated')) AS estimated`), ", ") +
 		" FROM d CROSS JOIN usage_event e ON e.org = (SELECT id FROM word WHERE text = ?) AND e.started_ms >= d.lo AND e.started_ms < d.hi"
 	if len(q.GroupBy) > 0 {
 		cols := make([]string, len(q.GroupBy))
@@ -364,7 +444,6 @@ func (l *Ledger) Report(ctx context.Context, org tenancy.OrgID, q billing.Query)
 
 // joinMoney adds hi million pico and lo pico and reports whether the sum fits.
 func joinMoney(hi, lo int64) (billing.Pico, bool) {
-	const million = 1_000_000
 	hi += lo / million
 	lo %= million
 	const limit = (1<<63 - 1) / million
@@ -423,22 +502,18 @@ func (l *Ledger) Events(ctx context.Context, org tenancy.OrgID, q billing.EventQ
 	for _, g := range slices.Sorted(maps.Keys(q.Match)) {
 		col, ok := groupColumn(g)
 		if !ok {
-			return nil, "", fault.Invalidf(op, "/match", "Match model, user, provider, surface, key_source or project.")
+			return nil, "", fault.Invalidf(op, "/match", "Match model, user, provider, surface, key_source, project, key, token, capability or status.")
 		}
-		where += " AND e." + col + " = (SELECT id FROM word WHERE text = ?)"
-		args = append(args, q.Match[g])
-	}
-	word := func(col string) string { return "(SELECT text FROM word WHERE id = e." + col + ")" }
-	var cols []string
-	for _, c := range []string{"user", "home_org", "project", "thread", "surface", "provider", "model", "requested", "key_source", "key", "status", "basis", "price_row", "price_rev"} {
-		cols = append(cols, word(c))
+		is, with := wordIs("e", col, q.Match[g])
+		where += " AND " + is
+		args = append(args, with...)
 	}
 	var list []billing.Event
 	err = l.db.rows(ctx, op, func(rs *sql.Rows) error {
 		e, err := scanEvent(rs, org)
 		list = append(list, e)
 		return err
-	}, "SELECT e.id, e.run_len, e.run, "+strings.Join(cols, ", ")+", e.step, e.try, e.started_ms, e.took_ms, e.input_hint, e.t_in, e.t_cr, e.t_w5, e.t_w1, e.t_out, e.t_reason, e.searches, e.delivered, e.cost_pico, e.more FROM usage_event e WHERE "+where+" ORDER BY e.started_ms DESC, e.id DESC LIMIT ?",
+	}, "SELECT "+eventColumns+" FROM usage_event e WHERE "+where+" ORDER BY e.started_ms DESC, e.id DESC LIMIT ?",
 		append(args, limit+1)...)
 	if err != nil {
 		return nil, "", err
@@ -450,38 +525,91 @@ func (l *Ledger) Events(ctx context.Context, org tenancy.OrgID, q billing.EventQ
 	return list[:limit], cursor(ms(last.StartedAt), last.ID), nil
 }
 
-func scanEvent(rs *sql.Rows, org tenancy.OrgID) (billing.Event, error) {
-	var (
-		e                          billing.Event
-		runLen, started, took      int64
-		run                        sql.NullString
-		user, home, surface, basis string
-		cost                       sql.NullInt64
-		more                       sql.NullString
-	)
+// eventWordColumns are the columns of an event that hold words.
+var eventWordColumns = [...]string{"user", "home_org", "project", "thread", "surface", "provider", "model", "requested", "key_source", "key", "status", "basis", "price_row", "price_rev", "token", "capability"}
+
+// eventWordSet is one value for each of eventWordColumns: a word, or its id.
+type eventWordSet[T any] [len(eventWordColumns)]T
+
+const eventNumbers = ", e.step, e.try, e.started_ms, e.took_ms, e.input_hint, e.t_in, e.t_cr, e.t_w5, e.t_w1, e.t_out, e.t_reason, e.searches, e.delivered, e.cost_pico, e.more, e.list_d, e.billed_d, e.unpriced"
+
+// eventColumns are what scanEvent reads of usage_event e, with words.
+var eventColumns = func() string {
+	cols := []string{"e.id", "e.run_len", "e.run"}
+	for _, c := range eventWordColumns {
+		cols = append(cols, "coalesce((SELECT text FROM word WHERE id = e."+c+"), '')")
+	}
+	return strings.Join(cols, ", ") + eventNumbers
+}()
+
+// scanEvent reads an event whose words are in columns of their own; more are the columns after it.
+func scanEvent(rs *sql.Rows, org tenancy.OrgID, more ...any) (billing.Event, error) {
+	var words eventWordSet[string]
+	e, err := scanNumbers(rs, org, func(i int) any { return &words[i] }, more...)
+	if err != nil {
+		return e, err
+	}
+	return e, sayWords(&e, &words)
+}
+
+// sayWords puts words into an event.
+func sayWords(e *billing.Event, w *eventWordSet[string]) (err error) {
+	e.User, e.ProjectID, e.ThreadID, e.Surface, e.Provider, e.Model, e.Requested = tenancy.UserID(w[0]), w[2], w[3], chat.Surface(w[4]), w[5], w[6], w[7]
+	e.KeySource, e.KeyID, e.Status, e.Basis, e.PriceRow, e.PriceRev, e.Token, e.Capability = w[8], w[9], w[10], billing.Basis(w[11]), w[12], w[13], w[14], w[15]
+	switch w[1] {
+	case "":
+	case e.Org.String():
+		e.HomeOrg = e.Org
+	default:
+		e.HomeOrg, err = tenancy.ParseOrgID(w[1])
+	}
+	return err
+}
+
+// eventParts are what the columns of an event have that an event says otherwise.
+type eventParts struct {
+	runLen, started, took int64
+	billed, unpriced      int64
+	run, more             sql.NullString
+	cost, list            sql.NullInt64
+}
+
+// scanNumbers reads everything of an event but its words, which go where word says.
+func scanNumbers(rs *sql.Rows, org tenancy.OrgID, word func(int) any, after ...any) (billing.Event, error) {
+	var e billing.Event
+	var p eventParts
 	u := &e.Usage
-	if err := rs.Scan(&e.ID, &runLen, &run, &user, &home, &e.ProjectID, &e.ThreadID, &surface, &e.Provider, &e.Model, &e.Requested, &e.KeySource, &e.KeyID, &e.Status, &basis, &e.PriceRow, &e.PriceRev,
-		&e.Step, &e.Try, &started, &took, &e.InputHint, &u.Input, &u.CacheRead, &u.CacheWrite5m, &u.CacheWrite1h, &u.Output, &u.Reasoning, &u.Searches, &e.Delivered, &cost, &more); err != nil {
+	dest := make([]any, 0, 40)
+	dest = append(dest, &e.ID, &p.runLen, &p.run)
+	for i := range eventWordColumns {
+		dest = append(dest, word(i))
+	}
+	dest = append(dest, &e.Step, &e.Try, &p.started, &p.took, &e.InputHint, &u.Input, &u.CacheRead, &u.CacheWrite5m, &u.CacheWrite1h, &u.Output, &u.Reasoning, &u.Searches, &e.Delivered, &p.cost, &p.more, &p.list, &p.billed, &p.unpriced)
+	if err := rs.Scan(append(dest, after...)...); err != nil {
 		return e, err
 	}
-	if err := withMore(u, more); err != nil {
-		return e, err
+	return e, p.finish(&e, org)
+}
+
+// finish puts parts into an event that has its id, counts and words.
+func (p *eventParts) finish(e *billing.Event, org tenancy.OrgID) error {
+	if err := withMore(&e.Usage, p.more); err != nil {
+		return err
 	}
-	e.RunID = run.String
-	if !run.Valid {
-		e.RunID = e.ID[:min(int(runLen), len(e.ID))]
+	e.RunID = p.run.String
+	if !p.run.Valid {
+		e.RunID = e.ID[:min(int(p.runLen), len(e.ID))]
 	}
-	if home != "" {
-		var err error
-		if e.HomeOrg, err = tenancy.ParseOrgID(home); err != nil {
-			return e, err
-		}
-	}
-	if cost.Valid {
-		c := billing.Pico(cost.Int64)
+	if p.cost.Valid {
+		c := billing.Pico(p.cost.Int64)
 		e.Cost = &c
 	}
-	e.Org, e.User, e.Surface, e.Basis = org, tenancy.UserID(user), chat.Surface(surface), billing.Basis(basis)
-	e.StartedAt, e.EndedAt = fromMS(started), fromMS(started+took)
-	return e, nil
+	if p.list.Valid {
+		c := billing.Pico(p.cost.Int64 + p.list.Int64)
+		e.List = &c
+	}
+	e.Billed, e.Resolves = billing.Pico(p.cost.Int64+p.billed), p.unpriced < 0
+	e.Org = org
+	e.StartedAt, e.EndedAt = fromMS(p.started), fromMS(p.started+p.took)
+	return nil
 }

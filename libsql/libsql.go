@@ -87,10 +87,14 @@ type Stores struct {
 	Decisions *Decisions
 	Audit     *Audit
 	Ledger    *Ledger
+	Reports   *Reports
 	Prices    *Prices
 	Budgets   *Budgets
+	Webhooks  *Webhooks
 	Turns     *Turns
 	Pending   *Pending
+	Apps      *Apps
+	Runs      *Runs
 
 	control *database
 	tenants *tenants
@@ -130,11 +134,19 @@ func Open(ctx context.Context, cfg Config) (*Stores, error) {
 	if err != nil {
 		return nil, errors.Join(fault.From(err), control.close(ctx))
 	}
+	zones, err := lru.New[string, *time.Location](1024)
+	if err != nil {
+		return nil, errors.Join(fault.From(err), control.close(ctx))
+	}
+	ledger := &Ledger{db: control, words: words, zones: zones, clock: cfg.Clock}
+	if err := ledger.begin(ctx); err != nil {
+		return nil, errors.Join(err, control.close(ctx))
+	}
 	ts := newTenants(cfg, orgs, slugs)
 	policies := &Policies{db: control}
 	return &Stores{
 		Orgs: orgs, Keys: &Keys{db: control}, Settings: &Settings{db: control, policies: policies}, Policies: policies, Audit: &Audit{db: control},
-		Ledger: &Ledger{db: control, words: words}, Prices: &Prices{db: control}, Budgets: &Budgets{db: control, known: counters}, Turns: &Turns{tenants: ts}, Pending: &Pending{tenants: ts}, Decisions: &Decisions{tenants: ts},
+		Ledger: ledger, Reports: &Reports{db: control, ledger: ledger}, Prices: &Prices{db: control}, Budgets: &Budgets{db: control, known: counters}, Webhooks: &Webhooks{db: control}, Turns: &Turns{tenants: ts}, Pending: &Pending{tenants: ts}, Apps: &Apps{db: control}, Runs: &Runs{tenants: ts}, Decisions: &Decisions{tenants: ts},
 		control: control, tenants: ts,
 	}, nil
 }

@@ -115,27 +115,68 @@ func (p *Prices) AddCard(ctx context.Context, org tenancy.OrgID, card RateCard) 
 
 // Cards returns the rate cards of an organisation, the earliest start first, ready to be laid over the list.
 func (p *Prices) Cards(ctx context.Context, org tenancy.OrgID) ([]*billing.RateCard, error) {
-	const op = "libsql.Prices.Cards"
-	if err := needOrg(op, org); err != nil {
-		return nil, err
-	}
-	var list []*billing.RateCard
-	err := p.db.rows(ctx, op, func(rs *sql.Rows) error {
-		var (
-			c    RateCard
-			rows string
-			from int64
-			to   sql.NullInt64
-		)
-		if err := rs.Scan(&c.ID, &from, &to, &c.Multiplier, &rows); err != nil {
-			return err
-		}
-		card, err := billing.NewRateCard(c.ID, fromMS(from), fromOptionalMS(to), c.Multiplier, []byte(rows))
-		list = append(list, card)
-		return err
-	}, "SELECT id, from_ms, to_ms, multiplier, rows FROM rate_cards WHERE org_id = ? ORDER BY from_ms, id", org.String())
+	stored, err := p.StoredCards(ctx, org)
 	if err != nil {
 		return nil, err
 	}
+	list := make([]*billing.RateCard, len(stored))
+	for i, c := range stored {
+		if list[i], err = billing.NewRateCard(c.ID, c.From, c.To, c.Multiplier, c.Rows); err != nil {
+			return nil, err
+		}
+	}
 	return list, nil
+}
+
+// StoredCards returns the same as they were recorded.
+func (p *Prices) StoredCards(ctx context.Context, org tenancy.OrgID) (list []RateCard, err error) {
+	const op = "libsql.Prices.StoredCards"
+	if err := needOrg(op, org); err != nil {
+		return nil, err
+	}
+	err = p.db.rows(ctx, op, func(rs *sql.Rows) error {
+		var (
+			c        RateCard
+			rows     string
+			from, at int64
+			to       sql.NullInt64
+		)
+		if err := rs.Scan(&c.ID, &from, &to, &c.Multiplier, &rows, &at); err != nil {
+			return err
+		}
+		c.From, c.To, c.Rows, c.At = fromMS(from), fromOptionalMS(to), []byte(rows), fromMS(at)
+		list = append(list, c)
+		return nil
+	}, "SELECT id, from_ms, to_ms, multiplier, rows, at_ms FROM rate_cards WHERE org_id = ? ORDER BY from_ms, id", org.String())
+	return list, err
+}
+
+// Stamp changes whenever a price file was imported or a rate card recorded: a cheap question to ask again and again.
+func (p *Prices) Stamp(ctx context.Context) (stamp [2]int64, err error) {
+	_, err = p.db.row(ctx, "libsql.Prices.Stamp", []any{&stamp[0], &stamp[1]}, "SELECT (SELECT coalesce(max(number), 0) FROM price_revisions), (SELECT count(*) FROM rate_cards)")
+	return stamp, err
+}
+
+// AllCards returns the rate cards of every organisation that has any, as Cards does.
+func (p *Prices) AllCards(ctx context.Context) (map[tenancy.OrgID][]*billing.RateCard, error) {
+	var orgs []tenancy.OrgID
+	err := p.db.rows(ctx, "libsql.Prices.AllCards", func(rs *sql.Rows) error {
+		var name string
+		if err := rs.Scan(&name); err != nil {
+			return err
+		}
+		org, err := tenancy.ParseOrgID(name)
+		orgs = append(orgs, org)
+		return err
+	}, "SELECT DISTINCT org_id FROM rate_cards")
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[tenancy.OrgID][]*billing.RateCard, len(orgs))
+	for _, org := range orgs {
+		if all[org], err = p.Cards(ctx, org); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }

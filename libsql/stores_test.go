@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lossless-group/gateway/apps"
+	"github.com/lossless-group/gateway/apps/appstest"
 	"github.com/lossless-group/gateway/billing"
 	"github.com/lossless-group/gateway/billing/ledgertest"
 	"github.com/lossless-group/gateway/dispatch"
@@ -93,6 +95,9 @@ func TestStoresConform(t *testing.T) {
 		})
 		t.Run("pending", func(t *testing.T) {
 			pendingtest.Run(t, func(t *testing.T) dispatch.PendingStore { return fresh(t).Pending })
+		})
+		t.Run("apps", func(t *testing.T) {
+			appstest.Run(t, func(t *testing.T) apps.Store { return open(t, config(t)).Apps })
 		})
 		t.Run("orgs", func(t *testing.T) {
 			tenancytest.Run(t, func(t *testing.T) tenancytest.Store { return open(t, config(t)).Orgs })

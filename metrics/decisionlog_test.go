@@ -20,10 +20,11 @@ func TestDecisionLog(t *testing.T) {
 	if err := m.DecisionLog(func() DecisionLogStats { return s }); !fault.Is(err, fault.Conflict) {
 		t.Errorf("a second one: %v", err)
 	}
-	s = DecisionLogStats{Queued: 7, Written: 40, Dropped: 2}
+	s = DecisionLogStats{Queued: 7, Written: 40, Dropped: 2, Disk: 30, DiskBytes: 4096, DiskFull: 3}
 	w := httptest.NewRecorder()
 	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-	for _, want := range []string{"gateway_decision_log_queued 7", "gateway_decision_log_written_total 40", "gateway_decision_log_dropped_total 2"} {
+	for _, want := range []string{"gateway_decision_log_queued 7", "gateway_decision_log_written_total 40", "gateway_decision_log_dropped_total 2",
+		"gateway_decision_log_spilled 30", "gateway_decision_log_spilled_bytes 4096", "gateway_decision_log_spill_full_total 3"} {
 		if !strings.Contains(w.Body.String(), "\n"+want+"\n") {
 			t.Errorf("no %s", want)
 		}

@@ -40,6 +40,7 @@ type Options struct {
 	MaxOrgs        int                  // organisations that get labels of their own; 0: 2,000
 	ChromaPrefix   string               // before the slug in chroma_tenant, such as client__
 	ChromaDatabase string               // chroma_database, such as default
+	Detectors      []string             // names of external detectors that may be labels
 }
 
 // TurnSample is one finished turn. Durations of zero or less were not measured and are not observed.
@@ -80,6 +81,7 @@ type Metrics struct {
 	database string
 	maxOrgs  int
 	models   map[string]map[string]bool
+	asked    map[string]bool // detectors
 
 	requests   *prometheus.CounterVec
 	keySources *prometheus.CounterVec
@@ -92,6 +94,7 @@ type Metrics struct {
 	unpriced   *prometheus.CounterVec
 	decisions  *prometheus.HistogramVec
 	redactions *prometheus.CounterVec
+	detectors  *prometheus.CounterVec
 	responses  *prometheus.CounterVec
 	hitRatio   *prometheus.Desc
 
@@ -127,12 +130,13 @@ type attemptSeries struct {
 var tokenTypes = [6]string{"input", "output", "cache_read", "cache_write_5m", "cache_write_1h", "reasoning"}
 
 var (
-	surfaces        = list("agent", "anthropic", "openai-chat", "openai-responses", "openai-embeddings", "gemini")
-	faces           = list("agent", "anthropic", "openai-chat", "openai-responses", "openai-embeddings", "gemini", "admin", "infrastructure")
-	keySources      = list("org", "user-byok", "user-byok-local", "none")
-	turnStatuses    = list("completed", "awaiting_confirmation", "refused", "incomplete", "cancelled", "failed")
-	attemptStatuses = list("ok", "cut", "upstream_error", "refused", "cancelled", "interrupted")
-	actions         = list("allow", "flag", "tokenize", "hash", "mask", "block")
+	surfaces         = list("agent", "anthropic", "openai-chat", "openai-responses", "openai-embeddings", "gemini")
+	faces            = list("agent", "anthropic", "openai-chat", "openai-responses", "openai-embeddings", "gemini", "admin", "infrastructure")
+	keySources       = list("org", "user-byok", "user-byok-local", "none")
+	turnStatuses     = list("completed", "awaiting_confirmation", "refused", "incomplete", "cancelled", "failed")
+	attemptStatuses  = list("ok", "cut", "upstream_error", "refused", "cancelled", "interrupted")
+	detectorOutcomes = list("answered", "passed", "refused", "left")
+	actions          = list("allow", "flag", "tokenize", "hash", "mask", "block")
 )
 
 func list(values ...string) map[string]bool {
@@ -154,7 +158,7 @@ func within(m map[string]bool, v string) string {
 func New(o Options) (*Metrics, error) {
 	m := &Metrics{
 		reg: o.Registry, prefix: o.ChromaPrefix, database: o.ChromaDatabase, maxOrgs: o.MaxOrgs,
-		models: map[string]map[string]bool{}, orgs: map[tenancy.Slug]*org{}, entities: map[string]bool{},
+		models: map[string]map[string]bool{}, orgs: map[tenancy.Slug]*org{}, entities: map[string]bool{}, asked: list(o.Detectors...),
 		turns: map[turnKey]*turnSeries{}, tries: map[attemptKey]*attemptSeries{},
 	}
 	m.rest.tenant = other
@@ -186,6 +190,7 @@ func New(o Options) (*Metrics, error) {
 	m.cost = counter("cost_usd_total", "List price of what was used, in USD, as a rounded figure; the ledger has the exact one.", "chroma_tenant", "chroma_database", "provider", "model", "key_source")
 	m.unpriced = counter("unpriced_total", "Attempts whose price is not known. Anything above zero needs a price row.", "provider", "model")
 	m.redactions = counter("redactions_total", "Spans found, by entity and by what was done to them.", "entity", "action")
+	m.detectors = counter("redaction_detector_calls_total", "Times an external detector was asked: it answered, it did not and the texts passed unchecked, it did not and the request was refused, or the caller left.", "detector", "outcome")
 	m.responses = counter("http_responses_total", "HTTP responses by status.", "surface", "code")
 	m.overhead = histogram("overhead_seconds", "Time a turn spent in the gateway itself.", []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .25, 1}, "surface")
 	m.ttfb = histogram("time_to_first_byte_seconds", "Time from the request to the first byte of the answer.", []float64{.05, .1, .25, .5, 1, 2, 4, 8, 16, 32}, "surface", "provider")
@@ -342,6 +347,11 @@ func (m *Metrics) Redactions(findings []redaction.Finding) {
 			m.redactions.WithLabelValues(m.entity(f.Entity), within(actions, string(f.Action))).Add(float64(f.Count))
 		}
 	}
+}
+
+// Detector counts one time an external detector was asked; outcome is answered, passed, refused or left.
+func (m *Metrics) Detector(name, outcome string) {
+	m.detectors.WithLabelValues(within(m.asked, name), within(detectorOutcomes, outcome)).Inc()
 }
 
 func (m *Metrics) entity(e string) string {

@@ -217,7 +217,7 @@ type Position struct {
 // Completion is one suggestion for the place of the cursor. Insert replaces the From..cursor part of the line.
 type Completion struct {
 	Label  string `json:"label"`
-	Kind   string `json:"kind"` // entrypoint, input, builtin, rule, keyword
+	Kind   string `json:"kind"` // entrypoint, input, builtin, rule, import, keyword; inside a string capability, model
 	Detail string `json:"detail,omitempty"`
 	Doc    string `json:"doc,omitempty"`
 	Insert string `json:"insert"`

@@ -3,6 +3,7 @@ package policy
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,17 +43,16 @@ type ReplicaStore interface {
 	Replicas(ctx context.Context, org tenancy.OrgID, since time.Time) ([]ReplicaState, error)
 }
 
-// How long a replica may go without having looked for new revisions.
-const (
-	SilentAfter  = 30 * time.Second // it is not counted any more
-	UnreadyAfter = 5 * time.Minute  // it asks not to be sent requests
-	RefuseAfter  = 15 * time.Minute // it refuses: what it serves may have been replaced long ago
-)
+// SilentAfter is how long a replica may go without having said that it lives before it is not counted any more.
+const SilentAfter = 30 * time.Second
 
-// Defaults of ReplicaConfig.
+// Defaults of ReplicaConfig, and the least of two of them: a look that fails once is no reason to go out of service.
 const (
-	DefaultFollowEvery = 500 * time.Millisecond
-	DefaultBeatEvery   = 5 * time.Second
+	DefaultFollowEvery  = 500 * time.Millisecond
+	DefaultBeatEvery    = 5 * time.Second
+	DefaultUnreadyAfter = 5 * time.Minute
+	DefaultRefuseAfter  = 15 * time.Minute
+	LeastUnreadyAfter   = 10 * time.Second
 )
 
 // ReplicaConfig makes a Replica. Zero values mean the defaults; all other fields are required.
@@ -68,7 +68,10 @@ type ReplicaConfig struct {
 	Clock     func() time.Time
 	Every     time.Duration // how often it looks for what others published
 	BeatEvery time.Duration // how often it says that it lives
-	Report    func(error)   // told of each look or beat that failed
+	// How long it may go without having looked for new revisions before it asks not to be sent requests, and before it refuses, because
+	// what it serves may have been replaced long ago.
+	UnreadyAfter, RefuseAfter time.Duration
+	Report                    func(error) // told of each look or beat that failed
 }
 
 // Replica is this process among those that serve the same organisations: it follows what others publish, makes new revisions ready
@@ -86,15 +89,32 @@ type Replica struct {
 	changed    bool // something that the store does not know yet
 }
 
-// NewReplica returns a replica that follows while Run does; fault.Internal when something is missing.
+// NewReplica returns a replica that follows while Run does; fault.Internal when something is missing, fault.Invalid when it would refuse
+// before it is unready, or be unready at once.
 func NewReplica(c ReplicaConfig) (*Replica, error) {
 	if c.ID == "" || c.Book == nil || c.Changes == nil || c.Store == nil || c.Prepare == nil || c.Standing == nil || c.Clock == nil || c.Report == nil {
 		return nil, fault.New(fault.Internal, "policy.NewReplica", "config", "A replica needs an id, a book, its stores and a clock.")
 	}
 	c.Every, c.BeatEvery = cmp.Or(c.Every, DefaultFollowEvery), cmp.Or(c.BeatEvery, DefaultBeatEvery)
+	c.UnreadyAfter, c.RefuseAfter = cmp.Or(c.UnreadyAfter, DefaultUnreadyAfter), cmp.Or(c.RefuseAfter, DefaultRefuseAfter)
+	if err := CheckReplicaLimits(c.UnreadyAfter, c.RefuseAfter); err != nil {
+		return nil, err
+	}
 	r := &Replica{cfg: c, started: c.Clock(), wake: make(chan struct{}, 1), troubles: map[tenancy.OrgID]Standing{}}
 	r.confirmed.Store(r.started.UnixNano())
 	return r, nil
+}
+
+// CheckReplicaLimits is fault.Invalid for limits no replica may have.
+func CheckReplicaLimits(unready, refuse time.Duration) error {
+	const op = "policy.CheckReplicaLimits"
+	if unready < LeastUnreadyAfter {
+		return fault.Invalidf(op, "/unreadyAfter", "unreadyAfter must be at least %s.", LeastUnreadyAfter)
+	}
+	if refuse < unready {
+		return fault.Invalidf(op, "/refuseAfter", "refuseAfter cannot be shorter than unreadyAfter: a replica asks not to be sent requests before it refuses them.")
+	}
+	return nil
 }
 
 // ID is the replica's name.
@@ -108,19 +128,19 @@ func (r *Replica) Generation() int64 {
 }
 
 // Live returns the revision that is live, as the book does; fault.Unavailable with code policy_unavailable when this replica could not
-// look for newer ones for RefuseAfter.
+// look for newer ones for the time it may.
 func (r *Replica) Live(ctx context.Context, org tenancy.OrgID) (Revision, error) {
-	if age := r.age(); age > RefuseAfter {
+	if age := r.age(); age > r.cfg.RefuseAfter {
 		return Revision{}, fault.New(fault.Unavailable, "policy.Replica.Live", "policy_unavailable",
 			"This gateway could not look for changes of your organisation's policy for too long, so it refuses rather than decide by an old one. Try again in a moment.")
 	}
 	return r.cfg.Book.Live(ctx, org)
 }
 
-// Ready is an error when this replica could not look for new revisions for UnreadyAfter.
+// Ready is an error when this replica could not look for new revisions for the time it may.
 func (r *Replica) Ready() error {
-	if age := r.age(); age > UnreadyAfter {
-		return fault.New(fault.Unavailable, "policy.Replica.Ready", "policies_unconfirmed", "Policies could not be confirmed for more than five minutes; look at the control database.")
+	if age := r.age(); age > r.cfg.UnreadyAfter {
+		return fault.New(fault.Unavailable, "policy.Replica.Ready", "policies_unconfirmed", fmt.Sprintf("Policies could not be confirmed for more than %s; look at the control database.", r.cfg.UnreadyAfter))
 	}
 	return nil
 }

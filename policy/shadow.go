@@ -3,8 +3,10 @@ package policy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,15 +32,36 @@ const (
 	ShadowNewlyAllowed = "newlyAllowed"
 	ShadowAsked        = "asked"   // the call would newly need a person's approval
 	ShadowUnasked      = "unasked" // the call would no longer need it
+	ShadowChanged      = "changed" // neither of these, and still something else; see ShadowDifference
 	ShadowError        = "error"   // the shadow could not be evaluated, and would have refused
 )
 
 // ShadowAnswer is what the shadow said to one question.
 type ShadowAnswer struct {
-	ID      string `json:"id"` // of the shadow
-	Result  string `json:"result"`
-	Differs bool   `json:"differs"`
+	ID      string   `json:"id"` // of the shadow
+	Result  string   `json:"result"`
+	Differs bool     `json:"differs"`
+	Aspects []string `json:"aspects,omitempty"` // in what it differs, see ShadowDifference
 }
+
+// ShadowDifference is one thing the shadow would have decided differently. From is what is live and To what the shadow says; of lists
+// they are what only one of them has, shortened. What a turn is bound to is compared where both allow it, and reasons where one refuses.
+type ShadowDifference struct {
+	Aspect string `json:"aspect"`
+	From   string `json:"from"`
+	To     string `json:"to"`
+}
+
+// The aspects of a decision.
+const (
+	AspectModels       = "models"       // the model is refused by one of them
+	AspectReasons      = "reasons"      // other reasons, by their codes
+	AspectCapabilities = "capabilities" // capabilities that are switched off
+	AspectApprovals    = "approvals"    // capabilities whose calls a person has to approve
+	AspectRedactions   = "redactions"   // the profile, and what is hidden beyond it
+	AspectLimits       = "limits"       // the most tokens of an answer
+	AspectLabels       = "labels"
+)
 
 // ShadowCounts count answers of a shadow. Those of several replicas add up.
 type ShadowCounts struct {
@@ -48,11 +71,13 @@ type ShadowCounts struct {
 	NewlyAllowed int64                   `json:"newlyAllowed"`
 	Asked        int64                   `json:"asked"`
 	Unasked      int64                   `json:"unasked"`
+	Changed      int64                   `json:"changed"`
 	Errors       int64                   `json:"errors"`
-	Dropped      int64                   `json:"dropped"` // not evaluated, because too much was going on
+	Dropped      int64                   `json:"dropped"`           // not evaluated, because too much was going on
+	Aspects      map[string]int64        `json:"aspects,omitempty"` // answers that differ in an aspect; one may differ in several
 	ByCapability map[string]ShadowCounts `json:"byCapability,omitempty"`
 	ByModel      map[string]ShadowCounts `json:"byModel,omitempty"`
-	Examples     []ShadowExample         `json:"examples,omitempty"` // of answers that differ, at most MaxShadowExamples
+	Examples     []ShadowExample         `json:"examples,omitempty"` // of answers that differ, at most MaxShadowExamples, and of each sort at most MaxShadowAlike
 }
 
 // ShadowExample is one decision the shadow would have made differently.
@@ -61,11 +86,24 @@ type ShadowExample struct {
 	Result     string `json:"result"`
 	Capability string `json:"capability,omitempty"`
 	Model      string `json:"model"`
+
+	Differences []ShadowDifference `json:"differences,omitempty"`
+}
+
+// sort is what makes examples alike.
+func (e ShadowExample) sort() string {
+	s := e.Result + " " + e.Capability
+	for _, d := range e.Differences {
+		s += " " + d.Aspect
+	}
+	return s
 }
 
 // Bounds of ShadowCounts.
 const (
 	MaxShadowExamples = 20
+	MaxShadowAlike    = 4   // so that what happens often leaves room for what happens seldom
+	shadowNames       = 5   // of a list in a difference
 	maxShadowNames    = 200 // capabilities, and models, that are counted by name; the rest is one
 	shadowRest        = "other"
 )
@@ -83,20 +121,42 @@ func (c *ShadowCounts) note(result string) {
 		c.Asked++
 	case ShadowUnasked:
 		c.Unasked++
+	case ShadowChanged:
+		c.Changed++
 	default:
 		c.Errors++
 	}
 }
 
-func (c *ShadowCounts) count(id, capability, model, result string) {
+func (c *ShadowCounts) count(id, capability, model, result string, differences []ShadowDifference) {
 	c.note(result)
+	for _, d := range differences {
+		if c.Aspects == nil {
+			c.Aspects = map[string]int64{}
+		}
+		c.Aspects[d.Aspect]++
+	}
 	c.ByModel = noteBy(c.ByModel, model, result)
 	if capability != "" {
 		c.ByCapability = noteBy(c.ByCapability, capability, result)
 	}
-	if result != ShadowUnchanged && len(c.Examples) < MaxShadowExamples {
-		c.Examples = append(c.Examples, ShadowExample{Decision: id, Result: result, Capability: capability, Model: model})
+	if result != ShadowUnchanged {
+		c.Examples = addExamples(c.Examples, ShadowExample{Decision: id, Result: result, Capability: capability, Model: model, Differences: differences})
 	}
+}
+
+func addExamples(list []ShadowExample, more ...ShadowExample) []ShadowExample {
+	alike := map[string]int{}
+	for _, e := range list {
+		alike[e.sort()]++
+	}
+	for _, e := range more {
+		if len(list) < MaxShadowExamples && alike[e.sort()] < MaxShadowAlike {
+			list = append(list, e)
+			alike[e.sort()]++
+		}
+	}
+	return list
 }
 
 func noteBy(m map[string]ShadowCounts, name, result string) map[string]ShadowCounts {
@@ -116,7 +176,15 @@ func noteBy(m map[string]ShadowCounts, name, result string) map[string]ShadowCou
 func (c ShadowCounts) Add(o ShadowCounts) ShadowCounts {
 	sum := ShadowCounts{
 		Total: c.Total + o.Total, Unchanged: c.Unchanged + o.Unchanged, NewlyDenied: c.NewlyDenied + o.NewlyDenied, NewlyAllowed: c.NewlyAllowed + o.NewlyAllowed,
-		Asked: c.Asked + o.Asked, Unasked: c.Unasked + o.Unasked, Errors: c.Errors + o.Errors, Dropped: c.Dropped + o.Dropped,
+		Asked: c.Asked + o.Asked, Unasked: c.Unasked + o.Unasked, Changed: c.Changed + o.Changed, Errors: c.Errors + o.Errors, Dropped: c.Dropped + o.Dropped,
+	}
+	for _, m := range []map[string]int64{c.Aspects, o.Aspects} {
+		for aspect, n := range m {
+			if sum.Aspects == nil {
+				sum.Aspects = map[string]int64{}
+			}
+			sum.Aspects[aspect] += n
+		}
 	}
 	by := func(a, b map[string]ShadowCounts) map[string]ShadowCounts {
 		if len(a)+len(b) == 0 {
@@ -132,8 +200,7 @@ func (c ShadowCounts) Add(o ShadowCounts) ShadowCounts {
 		return m
 	}
 	sum.ByCapability, sum.ByModel = by(c.ByCapability, o.ByCapability), by(c.ByModel, o.ByModel)
-	sum.Examples = append(slices.Clone(c.Examples), o.Examples...)
-	sum.Examples = sum.Examples[:min(len(sum.Examples), MaxShadowExamples)]
+	sum.Examples = addExamples(slices.Clone(c.Examples), o.Examples...)
 	return sum
 }
 
@@ -434,27 +501,113 @@ func (s *Shadower) evaluate(ctx context.Context, j shadowJob) {
 		j.done(nil)
 		return
 	}
-	result := compareShadow(q, d, err)
-	r.counts.count(q.live.ID, q.capability(), in.Model, result)
+	result, differences := compareShadow(q, d, err)
+	r.counts.count(q.live.ID, q.capability(), in.Model, result, differences)
 	r.dirty = true
 	r.mu.Unlock()
-	j.done(&ShadowAnswer{ID: r.ID, Result: result, Differs: result != ShadowUnchanged})
+	answer := &ShadowAnswer{ID: r.ID, Result: result, Differs: result != ShadowUnchanged}
+	for _, x := range differences {
+		answer.Aspects = append(answer.Aspects, x.Aspect)
+	}
+	j.done(answer)
 }
 
-func compareShadow(q *shadowQuestion, d Decision, err error) string {
+// compareShadow says what the shadow would have done instead, and in what that differs.
+func compareShadow(q *shadowQuestion, d Decision, err error) (string, []ShadowDifference) {
 	wasAllowed := q.live.Allow && !q.failed
 	name := q.capability()
-	switch {
-	case err != nil:
-		return ShadowError
-	case wasAllowed && !d.Allow:
-		return ShadowNewlyDenied
-	case !wasAllowed && d.Allow:
-		return ShadowNewlyAllowed
-	case !d.Allow, name == "", d.NeedsApproval(name) == q.live.NeedsApproval(name):
-		return ShadowUnchanged
-	case d.NeedsApproval(name):
-		return ShadowAsked
+	if err != nil {
+		return ShadowError, nil
 	}
-	return ShadowUnasked
+	var differences []ShadowDifference
+	if !q.failed { // what could not be decided has nothing to compare with
+		differences = differencesOf(&q.live, &d, name != "")
+	}
+	switch {
+	case wasAllowed && !d.Allow:
+		return ShadowNewlyDenied, differences
+	case !wasAllowed && d.Allow:
+		return ShadowNewlyAllowed, differences
+	case d.Allow && name != "" && d.NeedsApproval(name) && !q.live.NeedsApproval(name):
+		return ShadowAsked, differences
+	case d.Allow && name != "" && !d.NeedsApproval(name) && q.live.NeedsApproval(name):
+		return ShadowUnasked, differences
+	case len(differences) > 0:
+		return ShadowChanged, differences
+	}
+	return ShadowUnchanged, nil
+}
+
+func differencesOf(live, shadow *Decision, call bool) (out []ShadowDifference) {
+	differ := func(aspect, from, to string) {
+		if from != to {
+			out = append(out, ShadowDifference{aspect, from, to})
+		}
+	}
+	differLists := func(aspect string, from, to []string) { differ(aspect, onlyIn(from, to), onlyIn(to, from)) }
+	was, is := codesOf(live), codesOf(shadow)
+	if !live.Allow || !shadow.Allow {
+		refused := func(codes []string) string {
+			if slices.Contains(codes, CodeModelNotAllowed) {
+				return "refused"
+			}
+			return "allowed"
+		}
+		differ(AspectModels, refused(was), refused(is))
+		differLists(AspectReasons, was, is)
+	} else {
+		if !call { // a call is hidden from and limited as its turn is
+			differLists(AspectCapabilities, live.DisabledCapabilities, shadow.DisabledCapabilities)
+			differ(AspectRedactions, redactionsOf(live, shadow), redactionsOf(shadow, live))
+			differ(AspectLimits, limitOf(live.MaxTokens), limitOf(shadow.MaxTokens))
+		}
+		differLists(AspectApprovals, live.RequireApproval, shadow.RequireApproval)
+	}
+	differLists(AspectLabels, live.Labels, shadow.Labels)
+	return out
+}
+
+func codesOf(d *Decision) (out []string) {
+	for _, r := range d.Deny {
+		out = append(out, r.Code)
+	}
+	return out
+}
+
+// onlyIn lists what is in a and not in b.
+func onlyIn(a, b []string) string {
+	var names []string
+	more := 0
+	for _, s := range a {
+		switch {
+		case slices.Contains(b, s) || slices.Contains(names, s):
+		case len(names) == shadowNames:
+			more++
+		default:
+			names = append(names, s)
+		}
+	}
+	if more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
+// redactionsOf says what of a's redactions b does not have.
+func redactionsOf(a, b *Decision) string {
+	say := func(d *Decision) (out []string) {
+		out = append(out, "profile "+d.RedactionProfile)
+		for _, r := range d.Redactions {
+			out = append(out, r.Entity+" "+r.Action)
+		}
+		return out
+	}
+	return onlyIn(say(a), say(b))
+}
+
+func limitOf(tokens int) string {
+	if tokens == 0 {
+		return "none"
+	}
+	return fmt.Sprint(tokens)
 }

@@ -87,11 +87,15 @@ func (d draftDecider) DecideChat(ctx context.Context, in Input) (Decision, error
 			return Decision{}, ctx.Err()
 		}
 	}
-	return Decision{Allow: in.Model != "no", RequireApproval: []string{"ask"}}, nil
+	return Decision{Allow: in.Model != "no"}, nil
 }
 
 func (d draftDecider) DecideTool(ctx context.Context, in ToolInput) (Decision, error) {
-	return d.DecideChat(ctx, in.Input)
+	out, err := d.DecideChat(ctx, in.Input)
+	if in.Capability.Name == "ask" {
+		out.RequireApproval = []string{"ask"}
+	}
+	return out, err
 }
 
 func question(org tenancy.OrgID, model string) Input {
@@ -144,9 +148,8 @@ func TestShadowCounts(t *testing.T) {
 		} else {
 			s.Chat(question(acme, c.model), c.live, c.failed, func(a *ShadowAnswer) { got <- a })
 		}
-		want := ShadowAnswer{ID: "s1", Result: c.want, Differs: c.want != ShadowUnchanged}
-		if a := <-got; a == nil || *a != want {
-			t.Errorf("%s: %+v, want %+v", c.name, a, want)
+		if a := <-got; a == nil || a.ID != "s1" || a.Result != c.want || a.Differs != (c.want != ShadowUnchanged) {
+			t.Errorf("%s: %+v, want %s", c.name, a, c.want)
 		}
 	}
 	// Neither another organisation nor a turn of another revision is asked.
@@ -163,10 +166,13 @@ func TestShadowCounts(t *testing.T) {
 	stop()
 	want := ShadowCounts{Total: 10, Unchanged: 3, NewlyDenied: 2, NewlyAllowed: 2, Asked: 1, Unasked: 1, Errors: 1}
 	n := store.counts["s1/r1"]
-	if n.ByCapability["ask"].Asked != 1 || n.ByCapability["ask"].Total != 3 || n.ByModel["no"].NewlyDenied != 2 || n.ByModel["yes"].Total != 6 || len(n.Examples) != 7 || n.Examples[0] != (ShadowExample{Decision: "d2", Result: ShadowNewlyDenied, Model: "no"}) {
+	if n.ByCapability["ask"].Asked != 1 || n.ByCapability["ask"].Total != 3 || n.ByModel["no"].NewlyDenied != 2 || n.ByModel["yes"].Total != 6 || len(n.Examples) != 7 || !cmp.Equal(n.Examples[0], ShadowExample{Decision: "d2", Result: ShadowNewlyDenied, Model: "no"}) {
 		t.Errorf("counts %+v", n)
 	}
-	n.ByCapability, n.ByModel, n.Examples = nil, nil, nil
+	if n.Aspects[AspectApprovals] != 2 {
+		t.Errorf("aspects %v", n.Aspects)
+	}
+	n.ByCapability, n.ByModel, n.Examples, n.Aspects = nil, nil, nil, nil
 	if d := cmp.Diff(want, n); d != "" {
 		t.Error(d)
 	}
@@ -287,7 +293,7 @@ func TestShadowFromManySides(t *testing.T) {
 func TestShadowCountsAreBounded(t *testing.T) {
 	var c ShadowCounts
 	for i := range 3 * maxShadowNames {
-		c.count(fmt.Sprint("d", i), fmt.Sprint("c", i), fmt.Sprint("m", i), ShadowNewlyDenied)
+		c.count(fmt.Sprint("d", i), fmt.Sprint("c", i), fmt.Sprint("m", i), ShadowNewlyDenied, nil)
 	}
 	if len(c.ByModel) != maxShadowNames+1 || c.ByModel[shadowRest].Total != 2*maxShadowNames || len(c.ByCapability) != maxShadowNames+1 || len(c.Examples) != MaxShadowExamples {
 		t.Errorf("%d models, %d capabilities, %d examples", len(c.ByModel), len(c.ByCapability), len(c.Examples))
@@ -299,5 +305,93 @@ func TestShadowCountsAreBounded(t *testing.T) {
 	twice.ByModel["m0"] = ShadowCounts{}
 	if c.ByModel["m0"].Total != 1 {
 		t.Error("a sum shares memory with its parts")
+	}
+}
+
+// TestShadowDifferences compares decisions in all they can say.
+func TestShadowDifferences(t *testing.T) {
+	yes := func(change func(*Decision)) Decision {
+		d := Decision{Allow: true, RedactionProfile: ProfileBalanced}
+		if change != nil {
+			change(&d)
+		}
+		return d
+	}
+	no := func(codes ...string) Decision {
+		d := Decision{}
+		for _, c := range codes {
+			d.Deny = append(d.Deny, fault.Reason{Code: c, Message: "No."})
+		}
+		return d
+	}
+	for _, c := range []struct {
+		name         string
+		live, shadow Decision
+		call         bool
+		failed       bool
+		result       string
+		want         []ShadowDifference
+	}{
+		{name: "nothing", live: yes(nil), shadow: yes(nil), result: ShadowUnchanged},
+		{name: "a model that is refused", live: yes(nil), shadow: no(CodeModelNotAllowed), result: ShadowNewlyDenied,
+			want: []ShadowDifference{{AspectModels, "allowed", "refused"}, {AspectReasons, "", CodeModelNotAllowed}}},
+		{name: "a model that is allowed", live: no(CodeModelNotAllowed), shadow: yes(nil), result: ShadowNewlyAllowed,
+			want: []ShadowDifference{{AspectModels, "refused", "allowed"}, {AspectReasons, CodeModelNotAllowed, ""}}},
+		{name: "another reason", live: no("hours", "both"), shadow: no("both", "embargo"), result: ShadowChanged, want: []ShadowDifference{{AspectReasons, "hours", "embargo"}}},
+		{name: "what a refusal would have bound to", live: no("a"), shadow: Decision{Deny: no("a").Deny, MaxTokens: 7, DisabledCapabilities: []string{"x"}}, result: ShadowUnchanged},
+		{name: "capabilities", live: yes(func(d *Decision) { d.DisabledCapabilities = []string{"a", "b"} }), shadow: yes(func(d *Decision) { d.DisabledCapabilities = []string{"b", "c", "d"} }),
+			result: ShadowChanged, want: []ShadowDifference{{AspectCapabilities, "a", "c, d"}}},
+		{name: "many capabilities", live: yes(nil), shadow: yes(func(d *Decision) { d.DisabledCapabilities = []string{"a", "b", "c", "d", "e", "f", "g"} }),
+			result: ShadowChanged, want: []ShadowDifference{{AspectCapabilities, "", "a, b, c, d, e, and 2 more"}}},
+		{name: "the profile", live: yes(nil), shadow: yes(func(d *Decision) { d.RedactionProfile = ProfileStrict }), result: ShadowChanged,
+			want: []ShadowDifference{{AspectRedactions, "profile balanced", "profile strict"}}},
+		{name: "a redaction", live: yes(func(d *Decision) { d.Redactions = []Redaction{{Entity: "IBAN_CODE", Action: "mask"}} }),
+			shadow: yes(func(d *Decision) { d.Redactions = []Redaction{{Entity: "IBAN_CODE", Action: "block"}} }), result: ShadowChanged,
+			want: []ShadowDifference{{AspectRedactions, "IBAN_CODE mask", "IBAN_CODE block"}}},
+		{name: "a limit", live: yes(nil), shadow: yes(func(d *Decision) { d.MaxTokens = 1024 }), result: ShadowChanged, want: []ShadowDifference{{AspectLimits, "none", "1024"}}},
+		{name: "approvals of a turn", live: yes(nil), shadow: yes(func(d *Decision) { d.RequireApproval = []string{"slide.edit"} }), result: ShadowChanged,
+			want: []ShadowDifference{{AspectApprovals, "", "slide.edit"}}},
+		{name: "approval of the call", live: yes(nil), shadow: yes(func(d *Decision) { d.RequireApproval = []string{"slide.edit"} }), call: true, result: ShadowAsked,
+			want: []ShadowDifference{{AspectApprovals, "", "slide.edit"}}},
+		{name: "a call that is refused", live: yes(nil), shadow: no("tool_blocked"), call: true, result: ShadowNewlyDenied, want: []ShadowDifference{{AspectReasons, "", "tool_blocked"}}},
+		{name: "a limit is not the call's", live: yes(nil), shadow: yes(func(d *Decision) { d.MaxTokens = 1 }), call: true, result: ShadowUnchanged},
+		{name: "labels", live: yes(func(d *Decision) { d.Labels = []string{"late"} }), shadow: yes(nil), result: ShadowChanged, want: []ShadowDifference{{AspectLabels, "late", ""}}},
+		{name: "several", live: yes(nil), shadow: yes(func(d *Decision) { d.MaxTokens, d.Labels = 5, []string{"x"} }), result: ShadowChanged,
+			want: []ShadowDifference{{AspectLimits, "none", "5"}, {AspectLabels, "", "x"}}},
+		{name: "what could not be decided live", live: no("policy_error"), shadow: no("hours"), failed: true, result: ShadowUnchanged},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in := question(acme, "m")
+			q := &shadowQuestion{chat: &in, live: c.live, failed: c.failed}
+			if c.call {
+				q = &shadowQuestion{tool: &ToolInput{Input: in, Capability: CapabilityInfo{Name: "slide.edit"}}, live: c.live, failed: c.failed}
+			}
+			result, got := compareShadow(q, c.shadow, nil)
+			if d := cmp.Diff(c.want, got); d != "" || result != c.result {
+				t.Errorf("%s, want %s: %s", result, c.result, d)
+			}
+		})
+	}
+}
+
+// TestShadowExamples keeps examples of each sort, however seldom one is.
+func TestShadowExamples(t *testing.T) {
+	var a, b ShadowCounts
+	limit := []ShadowDifference{{AspectLimits, "none", "5"}}
+	for i := range 100 {
+		a.count(fmt.Sprint("a", i), "", "m", ShadowChanged, limit)
+		b.count(fmt.Sprint("b", i), "", "m", ShadowChanged, limit)
+	}
+	a.count("seldom", "", "m", ShadowNewlyDenied, []ShadowDifference{{AspectReasons, "", "x"}})
+	sum := a.Add(b)
+	if sum.Changed != 200 || sum.NewlyDenied != 1 || sum.Aspects[AspectLimits] != 200 || sum.Aspects[AspectReasons] != 1 || sum.Total != 201 {
+		t.Errorf("%+v", sum)
+	}
+	if len(sum.Examples) != MaxShadowAlike+1 || sum.Examples[MaxShadowAlike].Decision != "seldom" {
+		t.Errorf("examples %+v", sum.Examples)
+	}
+	sum.Aspects[AspectLimits] = 0
+	if a.Aspects[AspectLimits] != 100 {
+		t.Error("the sum shares memory")
 	}
 }

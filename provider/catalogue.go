@@ -55,6 +55,8 @@ type Catalogue struct {
 	prefixes []Model // longest first
 	models   []Model // as configured
 	byName   map[string]Provider
+	facts    *Facts
+	kinds    map[string]string // of providers
 }
 
 // NewCatalogue checks that every model names known providers, that fallbacks exist and lead nowhere further, and that no name stands twice.
@@ -106,6 +108,26 @@ func NewCatalogue(providers []Provider, models []Model) (*Catalogue, error) {
 
 // Models lists the catalogue's entries in the order they were configured.
 func (c *Catalogue) Models() []Model { return append([]Model(nil), c.models...) }
+
+// Knowing returns the catalogue with facts about models the configuration says nothing of. kinds says what kind each provider is.
+func (c *Catalogue) Knowing(facts *Facts, kinds map[string]string) *Catalogue {
+	out := *c
+	out.facts, out.kinds = facts, kinds
+	return &out
+}
+
+// Describe is what is known of a model under a name, at one of the providers that serve it: what its entry says, else the facts.
+func (c *Catalogue) Describe(m Model, provider, name string) Info {
+	if c.facts == nil {
+		return m.Info
+	}
+	for _, leg := range m.Legs {
+		if leg.Provider == provider && leg.Upstream != "" {
+			name = leg.Upstream
+		}
+	}
+	return m.Info.Over(c.facts.Find(c.kinds[provider], name))
+}
 
 // Provider returns a configured provider by name.
 func (c *Catalogue) Provider(name string) (Provider, bool) {

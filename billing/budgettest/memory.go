@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ type Memory struct {
 	budgets  map[int64]*owned
 	counters map[counter]*count
 	holds    map[string]*held
+	booked   map[string]bool
 	replicas map[string]time.Time
 	fired    map[threshold]billing.Alert
 	reads    int
@@ -43,8 +45,6 @@ type held struct {
 	org     tenancy.OrgID
 	replica string
 	lines   []billing.Line
-	state   string
-	at      time.Time
 }
 
 type threshold struct {
@@ -54,7 +54,7 @@ type threshold struct {
 
 // NewMemory returns an empty store.
 func NewMemory() *Memory {
-	return &Memory{budgets: map[int64]*owned{}, counters: map[counter]*count{}, holds: map[string]*held{}, replicas: map[string]time.Time{}, fired: map[threshold]billing.Alert{}}
+	return &Memory{budgets: map[int64]*owned{}, counters: map[counter]*count{}, holds: map[string]*held{}, booked: map[string]bool{}, replicas: map[string]time.Time{}, fired: map[threshold]billing.Alert{}}
 }
 
 // Calls tells how often budgets were listed and how often anything was written.
@@ -124,9 +124,10 @@ func (m *Memory) PutBudget(_ context.Context, org tenancy.OrgID, b billing.Budge
 			m.drop(old.Seq)
 		}
 	}
+	b.Since = old.Since
 	if b.Seq == 0 || old.Seq != b.Seq {
 		m.seq++
-		b.Seq = m.seq
+		b.Seq, b.Since = m.seq, b.At
 	}
 	m.budgets[b.Seq] = &owned{org, b}
 	return b, nil
@@ -254,7 +255,7 @@ func (m *Memory) Reserve(_ context.Context, org tenancy.OrgID, h billing.Hold, a
 	for _, l := range there {
 		m.add(l, 0, l.Amount)
 	}
-	m.holds[h.ID] = &held{org: org, replica: h.Replica, lines: there, state: "held", at: at}
+	m.holds[h.ID] = &held{org: org, replica: h.Replica, lines: there}
 	return nil, nil
 }
 
@@ -263,13 +264,13 @@ func (m *Memory) Extend(_ context.Context, org tenancy.OrgID, h billing.Hold, at
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.writes++
+	old := m.holds[h.ID]
+	if old == nil || old.org != org {
+		return nil, fault.New(fault.NotFound, "budgettest", "not_found", "There is no such hold.")
+	}
 	there, short := m.fits(org, h.Lines, at)
 	if short != nil {
 		return short, nil
-	}
-	old := m.holds[h.ID]
-	if old == nil || old.org != org || old.state != "held" {
-		return nil, fault.New(fault.NotFound, "budgettest", "not_found", "There is no such hold.")
 	}
 	for _, l := range there {
 		m.add(l, 0, l.Amount)
@@ -278,52 +279,67 @@ func (m *Memory) Extend(_ context.Context, org tenancy.OrgID, h billing.Hold, at
 	return nil, nil
 }
 
-func (m *Memory) free(h *held) {
-	if h.state == "held" {
-		for _, l := range h.lines {
-			m.add(l, 0, -l.Amount)
+// lower takes amounts out of a hold and drops it when it keeps nothing.
+func (m *Memory) lower(id string, by func(billing.Line) billing.Amount) {
+	h := m.holds[id]
+	if h == nil {
+		return
+	}
+	var kept []billing.Line
+	for _, l := range h.lines {
+		n := min(by(l), l.Amount)
+		m.add(l, 0, -n)
+		if l.Amount -= n; l.Amount > 0 {
+			kept = append(kept, l)
 		}
+	}
+	if h.lines = kept; len(kept) == 0 {
+		delete(m.holds, id)
 	}
 }
 
-// Release implements billing.BudgetStore.
-func (m *Memory) Release(_ context.Context, org tenancy.OrgID, id string) error {
+// Trim implements billing.BudgetStore.
+func (m *Memory) Trim(_ context.Context, org tenancy.OrgID, id string, keep []billing.Line) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.writes++
-	if h := m.holds[id]; h != nil && h.org == org && h.state != "settled" {
-		m.free(h)
-		delete(m.holds, id)
+	if h := m.holds[id]; h == nil || h.org != org {
+		return nil
 	}
+	m.lower(id, func(l billing.Line) billing.Amount {
+		for _, k := range keep {
+			if k.Budget == l.Budget && k.Start.Equal(l.Start) {
+				return max(l.Amount-k.Amount, 0)
+			}
+		}
+		return l.Amount
+	})
 	return nil
 }
 
-// Settle implements billing.BudgetStore.
-func (m *Memory) Settle(_ context.Context, list []billing.Settlement, at time.Time) (billing.Settled, error) {
+// Book implements billing.BudgetStore.
+func (m *Memory) Book(_ context.Context, list []billing.Booking, at time.Time) (billing.Settled, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.writes++
 	var out billing.Settled
 	for _, x := range list {
-		h := m.holds[x.ID]
-		if h == nil || h.state == "settled" {
+		if m.booked[x.ID] {
 			continue
 		}
-		m.free(h)
-		h.state = "settled"
+		m.booked[x.ID] = true
 		out.Booked++
-		exceeded := false
-		for _, l := range h.lines {
-			amount := x.Money
-			if l.Unit == billing.UnitTokens {
-				amount = x.Tokens
+		m.lower(x.Hold, func(l billing.Line) billing.Amount {
+			for _, used := range x.Lines {
+				if used.Budget == l.Budget && used.Start.Equal(l.Start) {
+					return used.Amount
+				}
 			}
-			m.add(l, amount, 0)
-			exceeded = exceeded || amount > l.Amount
-			out.Alerts = append(out.Alerts, m.fire(h.org, l, at)...)
-		}
-		if exceeded {
-			out.Exceeded = append(out.Exceeded, x.ID)
+			return 0
+		})
+		for _, l := range x.Lines {
+			m.add(l, l.Amount, 0)
+			out.Alerts = append(out.Alerts, m.fire(x.Org, l, at)...)
 		}
 	}
 	return out, nil
@@ -340,11 +356,33 @@ func (m *Memory) fire(org tenancy.OrgID, l billing.Line, at time.Time) (out []bi
 		if _, known := m.fired[k]; known || float64(st.Spent) < float64(st.Cap)/100*float64(p) {
 			continue
 		}
-		a := billing.Alert{Org: org, Budget: b.ID, Seq: b.Seq, Unit: b.Unit, Start: l.Start, Percent: p, Spent: st.Spent, Cap: st.Cap, At: at}
+		a := billing.Alert{Org: org, Budget: b.ID, Seq: b.Seq, Unit: b.Unit, Start: l.Start, Kind: billing.AlertThreshold, Percent: p, Spent: st.Spent, Cap: st.Cap, At: at}
 		m.fired[k] = a
 		out = append(out, a)
 	}
 	return out
+}
+
+// Foresee implements billing.BudgetStore.
+func (m *Memory) Foresee(_ context.Context, at time.Time) (out []billing.Alert, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, b := range m.budgets {
+		start := b.Window.At(at, b.Location()).Start
+		c := m.counters[counter{b.Seq, start.UnixMilli()}]
+		if c == nil {
+			continue
+		}
+		f, ok := b.Foresee(c.spent, at)
+		k := threshold{counter{b.Seq, start.UnixMilli()}, 0}
+		if _, known := m.fired[k]; known || !ok {
+			continue
+		}
+		a := billing.Alert{Org: b.org, Budget: b.ID, Seq: b.Seq, Unit: b.Unit, Start: start, Kind: billing.AlertForecast, Spent: c.spent, Cap: b.EffectiveCap(at), Forecast: f, At: at}
+		m.fired[k] = a
+		out = append(out, a)
+	}
+	return out, nil
 }
 
 // Renew implements billing.BudgetStore.
@@ -359,18 +397,29 @@ func (m *Memory) Renew(_ context.Context, replica string, until time.Time) error
 }
 
 // Expire implements billing.BudgetStore.
-func (m *Memory) Expire(_ context.Context, at, oldest time.Time) (int, error) {
+func (m *Memory) Expire(_ context.Context, at time.Time) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := 0
-	for _, h := range m.holds {
-		if h.state == "held" && (h.at.Before(oldest) || !m.replicas[h.replica].After(at)) {
-			m.free(h)
-			h.state = "expired"
+	for id, h := range m.holds {
+		if !m.replicas[h.replica].After(at) {
+			m.lower(id, func(l billing.Line) billing.Amount { return l.Amount })
 			n++
 		}
 	}
 	return n, nil
+}
+
+// Retire implements billing.BudgetStore.
+func (m *Memory) Retire(_ context.Context, prefix, but string, at time.Time) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for r, until := range m.replicas {
+		if strings.HasPrefix(r, prefix) && r != but && until.After(at) {
+			m.replicas[r] = at
+		}
+	}
+	return nil
 }
 
 // Alerts implements billing.BudgetStore.
@@ -387,16 +436,4 @@ func (m *Memory) Alerts(_ context.Context, org tenancy.OrgID, limit int) ([]bill
 		return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.Seq, b.Seq), cmp.Compare(b.Percent, a.Percent))
 	})
 	return out[:min(len(out), limit)], nil
-}
-
-// Open implements billing.BudgetStore.
-func (m *Memory) Open(context.Context) (bool, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, h := range m.holds {
-		if h.state != "settled" {
-			return true, nil
-		}
-	}
-	return false, nil
 }

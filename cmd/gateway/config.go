@@ -15,7 +15,10 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/lossless-group/gateway/billing"
+	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/keyring"
+	"github.com/lossless-group/gateway/policy"
+	"github.com/lossless-group/gateway/policy/spill"
 	"github.com/lossless-group/gateway/tenancy"
 )
 
@@ -36,6 +39,8 @@ type Config struct {
 	Limits    LimitsConfig              `yaml:"limits"`    // bounds of single requests
 	Policy    PolicyConfig              `yaml:"policy"`    // what no organisation can go below
 	Redaction RedactionConfig           `yaml:"redaction"` // what organisations may have looked for beside what is built in
+	Apps      AppsConfig                `yaml:"apps"`      // host apps and their capabilities
+	Webhooks  WebhooksConfig            `yaml:"webhooks"`  // where organisations are told of their budgets
 }
 
 // DatabaseConfig says where the databases are. file: is SQLite here, libsql:, https: and http: a libSQL server.
@@ -64,6 +69,9 @@ type ProviderConfig struct {
 	Publisher  string            `yaml:"publisher"`  // vertex: google or anthropic
 	Headers    map[string]string `yaml:"headers"`    // openai and its kin: sent with every request; never credentials
 	CAFile     string            `yaml:"caFile"`     // PEM file of the only certificate authorities that are trusted for it
+	Proxy      string            `yaml:"proxy"`      // URL of the proxy in front of it, env:NAME or file:PATH of one with a password, or none; empty: as the environment says
+
+	Connections int `yaml:"connections"` // idle connections kept for reuse; 0: 256
 }
 
 // ModelConfig maps a model name, or a prefix ending in *, to a provider.
@@ -87,8 +95,12 @@ type RouteConfig struct {
 
 // PlanConfig is a named set of limits.
 type PlanConfig struct {
-	RequestsPerMinute int `yaml:"requestsPerMinute"` // turns per organisation, at least 1
-	Concurrent        int `yaml:"concurrent"`        // turns at the same time, at least 1
+	RequestsPerMinute     int  `yaml:"requestsPerMinute"`     // turns per organisation, at least 1
+	Burst                 int  `yaml:"burst"`                 // turns at once; 0: as many as requestsPerMinute
+	InputTokensPerMinute  int  `yaml:"inputTokensPerMinute"`  // tokens of prompts per organisation; 0: no limit
+	OutputTokensPerMinute int  `yaml:"outputTokensPerMinute"` // tokens of answers per organisation; 0: no limit
+	CountCachedInput      bool `yaml:"countCachedInput"`      // what a provider reads from its cache counts as input too
+	Concurrent            int  `yaml:"concurrent"`            // turns at the same time, at least 1
 }
 
 // ChromaConfig names where vectors live; token and cache series carry these names.
@@ -115,12 +127,19 @@ type LimitsConfig struct {
 	Trip       int           `yaml:"trip"`       // failures in a row after which a provider is left alone under a key
 	TripFor    time.Duration `yaml:"tripFor"`    // how long it then is
 	PreviewTTL time.Duration `yaml:"previewTTL"` // how long a preview waits for a person
+	Grace      time.Duration `yaml:"grace"`      // how long a run of the agent goes on when nobody listens any more
+	KeepEvents time.Duration `yaml:"keepEvents"` // how long what a run said can be replayed event by event
 }
 
 // PolicyConfig is what no organisation can go below.
 type PolicyConfig struct {
 	RedactionFloor string        `yaml:"redactionFloor"` // off, balanced or strict; empty: off
 	KeepDecisions  time.Duration `yaml:"keepDecisions"`  // how long the decision log is kept, at least an hour
+
+	DecisionSpillMiB int `yaml:"decisionSpillMiB"` // disk space below data for decisions whose database is away; a quarter of it for one organisation
+
+	UnreadyAfter time.Duration `yaml:"unreadyAfter"` // without having seen what was published last, a process asks for no more requests after this; at least 10s
+	RefuseAfter  time.Duration `yaml:"refuseAfter"`  // and refuses them after this; not shorter than unreadyAfter
 }
 
 // RedactionConfig lists the detectors organisations may switch on by name.
@@ -135,6 +154,11 @@ type DetectorConfig struct {
 	Timeout  time.Duration `yaml:"timeout"`  // for all texts of one request, at most 10s; empty: 500ms
 	Fail     string        `yaml:"fail"`     // closed: nothing is sent to a provider while it does not answer; open: texts pass; empty: closed
 	Entities []string      `yaml:"entities"` // what it may report, such as PERSON and LOCATION
+}
+
+// WebhooksConfig is where organisations' webhooks may lead.
+type WebhooksConfig struct {
+	Allow []string `yaml:"allow"` // hosts and networks webhooks may reach although they are private or speak plain HTTP
 }
 
 // SecretRef is a secret by reference: env:NAME or file:PATH. A value written out is refused, so that a configuration file can be shown.
@@ -171,8 +195,8 @@ func defaults() Config {
 			"paying":    {RequestsPerMinute: 300, Concurrent: 32},
 			"lingering": {RequestsPerMinute: 60, Concurrent: 4},
 		},
-		Limits: LimitsConfig{MaxBodyMiB: 20, DrainFor: 15 * time.Second, DrainKiB: 64, Shutdown: 25 * time.Second, FirstByte: time.Minute, Idle: 90 * time.Second, Attempts: 3, RetryFor: time.Minute, Trip: 5, TripFor: 15 * time.Second, PreviewTTL: 7 * 24 * time.Hour},
-		Policy: PolicyConfig{KeepDecisions: 7 * 24 * time.Hour},
+		Limits: LimitsConfig{MaxBodyMiB: 20, DrainFor: 15 * time.Second, DrainKiB: 64, Shutdown: 25 * time.Second, FirstByte: time.Minute, Idle: 90 * time.Second, Attempts: 3, RetryFor: time.Minute, Trip: 5, TripFor: 15 * time.Second, PreviewTTL: 7 * 24 * time.Hour, Grace: 15 * time.Second, KeepEvents: 24 * time.Hour},
+		Policy: PolicyConfig{KeepDecisions: 7 * 24 * time.Hour, DecisionSpillMiB: spill.DefaultBytes >> 20, UnreadyAfter: policy.DefaultUnreadyAfter, RefuseAfter: policy.DefaultRefuseAfter}, Apps: AppsConfig{Refresh: appsRefresh},
 	}
 }
 
@@ -213,6 +237,9 @@ func (c *Config) complete(dev bool) error {
 		if p.RequestsPerMinute < 1 || p.Concurrent < 1 {
 			fail("plans.%s: requestsPerMinute and concurrent must be at least 1", name)
 		}
+		if p.Burst < 0 || p.InputTokensPerMinute < 0 || p.OutputTokensPerMinute < 0 {
+			fail("plans.%s: burst, inputTokensPerMinute and outputTokensPerMinute cannot be negative", name)
+		}
 	}
 	if len(c.Providers) == 0 {
 		fail("providers: define at least one")
@@ -250,7 +277,7 @@ func (c *Config) complete(dev bool) error {
 			}
 		}
 	}
-	for name, d := range map[string]time.Duration{"drainFor": c.Limits.DrainFor, "shutdown": c.Limits.Shutdown, "firstByte": c.Limits.FirstByte, "idle": c.Limits.Idle, "retryFor": c.Limits.RetryFor, "tripFor": c.Limits.TripFor, "previewTTL": c.Limits.PreviewTTL} {
+	for name, d := range map[string]time.Duration{"drainFor": c.Limits.DrainFor, "shutdown": c.Limits.Shutdown, "firstByte": c.Limits.FirstByte, "idle": c.Limits.Idle, "retryFor": c.Limits.RetryFor, "tripFor": c.Limits.TripFor, "previewTTL": c.Limits.PreviewTTL, "grace": c.Limits.Grace, "keepEvents": c.Limits.KeepEvents} {
 		if d < 0 {
 			fail("limits.%s: cannot be negative", name)
 		}
@@ -260,6 +287,12 @@ func (c *Config) complete(dev bool) error {
 	}
 	if c.Policy.KeepDecisions < time.Hour {
 		fail("policy.keepDecisions: must be at least 1h; replaying a draft needs the decisions of the last days")
+	}
+	if c.Policy.DecisionSpillMiB < 8 {
+		fail("policy.decisionSpillMiB: must be at least 8; it is what keeps decisions while their database is away")
+	}
+	if err := policy.CheckReplicaLimits(c.Policy.UnreadyAfter, c.Policy.RefuseAfter); err != nil {
+		fail("policy%s: %s", strings.ReplaceAll(fault.From(err).Field, "/", "."), fault.From(err).Public)
 	}
 	if c.Limits.Attempts < 1 || c.Limits.Attempts > 10 {
 		fail("limits.attempts: must be between 1 and 10")
@@ -279,7 +312,7 @@ func (c *Config) complete(dev bool) error {
 func (c *Config) plans() map[string]billing.Plan {
 	out := make(map[string]billing.Plan, len(c.Plans))
 	for name, p := range c.Plans {
-		out[name] = billing.Plan{RequestsPerMinute: p.RequestsPerMinute, Concurrent: p.Concurrent}
+		out[name] = billing.Plan{RequestsPerMinute: p.RequestsPerMinute, Burst: p.Burst, InputTokensPerMinute: p.InputTokensPerMinute, OutputTokensPerMinute: p.OutputTokensPerMinute, CountCached: p.CountCachedInput, Concurrent: p.Concurrent}
 	}
 	return out
 }

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/lossless-group/gateway/keyring"
 	"github.com/lossless-group/gateway/policy"
 	"github.com/lossless-group/gateway/policy/rego"
+	"github.com/lossless-group/gateway/policy/spill"
 	"github.com/lossless-group/gateway/tenancy"
 )
 
@@ -38,6 +41,7 @@ func (a *app) live(book *policy.Book, engine *rego.Engine, watch *policyWatch, c
 	name := "rp_" + id.String()
 	replica, err := policy.NewReplica(policy.ReplicaConfig{
 		ID: name, Book: book, Changes: a.stores.Policies, Store: a.stores.Policies, Clock: clock, Every: followEvery,
+		UnreadyAfter: a.cfg.Policy.UnreadyAfter, RefuseAfter: a.cfg.Policy.RefuseAfter,
 		Prepare:  prepare(engine),
 		Standing: func(org tenancy.OrgID) policy.Standing { return standing(engine.Status(org)) },
 		Report: func(err error) {
@@ -92,22 +96,37 @@ func prepare(engine *rego.Engine) func(context.Context, tenancy.OrgID, policy.Re
 // lostEvery is how often the log repeats that decisions are lost; the series in /metrics counts each.
 const lostEvery = 10 * time.Second
 
-// decisionLog writes decisions to the organisations' databases in the background, with their questions sealed. It closes before the
-// databases do.
-func (a *app) decisionLog(sealer *keyring.Sealer, clock func() time.Time) (*policy.LogWriter, error) {
+// decisionLog writes decisions to the organisations' databases in the background, with their questions sealed, and to local files while
+// a database is away. It closes before the databases do.
+func (a *app) decisionLog(cfg Config, sealer *keyring.Sealer, clock func() time.Time) (*policy.LogWriter, error) {
 	a.decided = policy.NewSealedLog(a.stores.Decisions, sealer, func(org tenancy.OrgID, id string, err error) {
 		a.log.Error("the question of a decision does not open; it is left out", "org", org, "decision", id, "err", err)
 	})
-	var warned, told time.Time // reports come one after the other
+	files, err := spill.Open(spill.Config{Dir: filepath.Join(cfg.Data, "decisions"), Sealer: sealer, Bytes: int64(cfg.Policy.DecisionSpillMiB) << 20, Report: func(err error) {
+		a.log.Error("decisions that waited on disk cannot be read; the decision log has gaps", "err", err)
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("decision log: %w", err)
+	}
+	a.defer_(func(context.Context) error { return files.Close() })
+	if n := files.Stats().Lines; n > 0 {
+		a.log.Info("decisions of an earlier process wait on disk for their database", "lines", n)
+	}
+	a.spilled = files
+	var warned, told, full time.Time // reports come one after the other
 	var lost int64
-	w, err := policy.NewLogWriter(policy.LogWriterConfig{Log: a.decided, Report: func(r policy.LogReport) {
+	w, err := policy.NewLogWriter(policy.LogWriterConfig{Log: a.decided, Spill: files, Report: func(r policy.LogReport) {
 		now := clock()
 		if lost += r.Dropped; lost > 0 && now.Sub(told) >= lostEvery {
 			a.log.Error("decisions were lost; the decision log has gaps", "lines", lost, "err", r.Err)
 			lost, told = 0, now
 		}
-		if r.Err != nil && now.Sub(warned) >= lostEvery {
-			a.log.Warn("decisions wait for their database", "err", r.Err)
+		switch {
+		case r.Full && now.Sub(full) >= lostEvery:
+			a.log.Error("decisions find no room on disk any more and wait in memory; raise policy.decisionSpillMiB or bring the database back", "org", r.Org, "bytes", files.Stats().Bytes, "err", r.Err)
+			full = now
+		case !r.Full && r.Err != nil && now.Sub(warned) >= lostEvery:
+			a.log.Warn("decisions wait for their database", "org", r.Org, "err", r.Err)
 			warned = now
 		}
 	}})

@@ -22,6 +22,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/spf13/cobra"
 
+	"github.com/lossless-group/gateway/dispatch"
 	"github.com/lossless-group/gateway/dispatch/demoapp"
 	"github.com/lossless-group/gateway/gateway/httpapi"
 	"github.com/lossless-group/gateway/keyring"
@@ -89,8 +90,9 @@ func devDefaults() Config {
 	return c
 }
 
-// buildDev puts the service together with its own issuer, its seeded organisations and the demo app, and returns the issuer's key.
-func buildDev(ctx context.Context, cfg Config, log *slog.Logger) (*app, ed25519.PrivateKey, error) {
+// buildDev puts the service together with its own issuer, its seeded organisations, the demo app and what more there is, and returns the
+// issuer's key.
+func buildDev(ctx context.Context, cfg Config, log *slog.Logger, more ...dispatch.Capability) (*app, ed25519.PrivateKey, error) {
 	key, err := devKeys(&cfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("dev keys: %w", err)
@@ -103,9 +105,10 @@ func buildDev(ctx context.Context, cfg Config, log *slog.Logger) (*app, ed25519.
 	if err != nil {
 		return nil, nil, err
 	}
+	cfg.Apps.Allow = append(cfg.Apps.Allow, "localhost", "127.0.0.0/8", "::1") // a host app under development runs on this machine
 	cfg.Identity.Issuers = []tenancy.Issuer{{ID: devIssuer, Cookie: "session", Claims: tenancy.Claims{User: "sub", Session: "sid", Org: "org_id", Role: "role", Email: "email"}}}
 	a, err := build(ctx, cfg, log, parts{
-		keys: source, capabilities: demoapp.New().Capabilities(), seed: seedDev,
+		keys: source, capabilities: append(demoapp.New().Capabilities(), more...), seed: seedDev,
 		routes: func(s *httpapi.Server) {
 			doc := jwks.Marshal(pub)
 			s.Group("/dev").GET("/jwks.json", func(c echo.Context) error { return c.Blob(http.StatusOK, "application/json", doc) })

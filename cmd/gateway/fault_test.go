@@ -72,6 +72,7 @@ func startFaults(t testing.TB, data string, change func(*Config)) *faultService 
 	f.service = startService(t, data, func(c *Config) {
 		c.Providers["gone"] = ProviderConfig{Kind: "anthropic", BaseURL: gone}
 		c.Models = append(c.Models, ModelConfig{Name: faultGone, Routes: []RouteConfig{{Provider: "gone"}}})
+		c.Limits.Grace = time.Millisecond // what happens to a run that nobody listens to is what this is about
 		if change != nil {
 			change(c)
 		}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lossless-group/gateway/dispatch"
 	"github.com/lossless-group/gateway/internal/testkit/upstream"
 )
 
@@ -50,6 +51,12 @@ func (s *syncBuffer) String() string {
 // startService runs gateway dev in this process. change may alter the configuration; data "" is a new directory.
 func startService(t testing.TB, data string, change func(*Config)) *service {
 	t.Helper()
+	return startWith(t, data, change)
+}
+
+// startWith is startService with more capabilities.
+func startWith(t testing.TB, data string, change func(*Config), more ...dispatch.Capability) *service {
+	t.Helper()
 	if data == "" {
 		data = t.TempDir()
 	}
@@ -58,7 +65,7 @@ func startService(t testing.TB, data string, change func(*Config)) *service {
 	cfg.Data, cfg.Listen = data, "127.0.0.1:0"
 	cfg.Providers["anthropic"] = ProviderConfig{Kind: "anthropic", BaseURL: s.up.URL}
 	cfg.Plans = map[string]PlanConfig{"paying": {RequestsPerMinute: 1_000_000, Concurrent: 10_000}, "lingering": {RequestsPerMinute: 1_000_000, Concurrent: 10_000}}
-	cfg.Limits.DrainFor, cfg.Limits.Shutdown = 300*time.Millisecond, 2*time.Second
+	cfg.Limits.DrainFor, cfg.Limits.Grace, cfg.Limits.Shutdown = 300*time.Millisecond, 300*time.Millisecond, 2*time.Second
 	cfg.Limits.Attempts, cfg.Limits.Trip = 1, 1_000_000 // a test that is about retries says so; every other one sees each fault as it is
 	if change != nil {
 		change(&cfg)
@@ -67,7 +74,7 @@ func startService(t testing.TB, data string, change func(*Config)) *service {
 		t.Fatal(err)
 	}
 	var err error
-	if s.app, s.key, err = buildDev(context.Background(), cfg, slog.New(slog.NewJSONHandler(s.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))); err != nil {
+	if s.app, s.key, err = buildDev(context.Background(), cfg, slog.New(slog.NewJSONHandler(s.logs, &slog.HandlerOptions{Level: slog.LevelDebug})), more...); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -190,12 +197,22 @@ func parseEvents(t testing.TB, stream string) []event {
 			t.Fatalf("stray line %q", line)
 		}
 	}
+	first := seqOf(out)
 	for i, e := range out {
-		if e.Data["type"] != e.Name || int(e.Data["seq"].(float64)) != i+1 || e.Data["runId"] == "" {
+		if e.Data["type"] != e.Name || int(e.Data["seq"].(float64)) != first+i || e.Data["runId"] == "" {
 			t.Errorf("event %d breaks the framing: %+v", i+1, e)
 		}
 	}
 	return out
+}
+
+// seqOf is the number of the first event: 1, or more where a run goes on that was paused or is followed from later on.
+func seqOf(evs []event) int {
+	if len(evs) == 0 {
+		return 1
+	}
+	n, _ := evs[0].Data["seq"].(float64)
+	return int(n)
 }
 
 func names(evs []event) string {

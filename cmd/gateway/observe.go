@@ -8,6 +8,7 @@ import (
 	"github.com/lossless-group/gateway/journal"
 	"github.com/lossless-group/gateway/metrics"
 	"github.com/lossless-group/gateway/policy"
+	"github.com/lossless-group/gateway/policy/spill"
 	"github.com/lossless-group/gateway/redaction"
 	"github.com/lossless-group/gateway/tenancy"
 )
@@ -39,10 +40,10 @@ func journalStats(j *journal.Journal) func() metrics.JournalStats {
 	}
 }
 
-func decisionStats(w *policy.LogWriter) func() metrics.DecisionLogStats {
+func decisionStats(w *policy.LogWriter, disk *spill.Spill) func() metrics.DecisionLogStats {
 	return func() metrics.DecisionLogStats {
-		s := w.Stats()
-		return metrics.DecisionLogStats{Queued: s.Waiting, Written: s.Written, Dropped: s.Dropped}
+		s, d := w.Stats(), disk.Stats()
+		return metrics.DecisionLogStats{Queued: s.Waiting, Written: s.Written, Dropped: s.Dropped, Disk: d.Lines, DiskBytes: d.Bytes, DiskFull: s.Full}
 	}
 }
 
@@ -60,5 +61,9 @@ func metricsOptions(cfg Config, prices *billing.Catalogue) metrics.Options {
 			}
 		}
 	}
-	return metrics.Options{Models: models, ChromaPrefix: cfg.Chroma.TenantPrefix, ChromaDatabase: cfg.Chroma.Database}
+	detectors := make([]string, 0, len(cfg.Redaction.Detectors))
+	for _, d := range cfg.Redaction.Detectors {
+		detectors = append(detectors, d.Name)
+	}
+	return metrics.Options{Models: models, Detectors: detectors, ChromaPrefix: cfg.Chroma.TenantPrefix, ChromaDatabase: cfg.Chroma.Database}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lossless-group/gateway/admin"
+	"github.com/lossless-group/gateway/dispatch"
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/policy"
 	"github.com/lossless-group/gateway/policy/rego/author"
@@ -519,12 +521,27 @@ func (r remote) call(ctx context.Context, method, path, match string, body, into
 	return json.Unmarshal(raw, into)
 }
 
+var _ author.Describer = orgNames{}
+
+// Describe says what a capability is.
+func (k orgNames) Describe(name string) (title, about string, ok bool) {
+	for _, c := range k.library.For(k.org).View(tenancy.TierAdmin, func(n string) bool { return n != name }) {
+		return c.Title, aboutOf(c), true
+	}
+	return "", "", false
+}
+
+// aboutOf is what admins are told of a capability; what its app tells the model where it tells them nothing.
+func aboutOf(c dispatch.Capability) string {
+	return cmp.Or(c.AdminDescription, c.OneLine, c.Description)
+}
+
 // Registered lists the registry for those who administer it.
-func (k known) Registered() []admin.Registered {
-	all := k.registry.View(tenancy.TierAdmin, nil)
+func (k known) Registered(org tenancy.OrgID) []admin.Registered {
+	all := k.library.For(org).View(tenancy.TierAdmin, nil)
 	out := make([]admin.Registered, len(all))
 	for i, c := range all {
-		out[i] = admin.Registered{Name: c.Name, App: c.App, Title: c.Title, OneLine: c.OneLine, Kind: string(c.Kind), Tier: c.RequiredTier, Confirms: c.RequiresConfirmation}
+		out[i] = admin.Registered{Name: c.Name, App: c.App, Title: c.Title, OneLine: c.OneLine, AdminDescription: aboutOf(c), Kind: string(c.Kind), Tier: c.RequiredTier, Confirms: c.RequiresConfirmation}
 	}
 	return out
 }

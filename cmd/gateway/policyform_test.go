@@ -153,8 +153,8 @@ func TestPolicyCapabilitiesForAdmins(t *testing.T) {
 		Line                                    int
 	}
 	type listed struct {
-		Name, Title, OneLine, Kind string
-		Floor                      struct {
+		Name, Title, OneLine, AdminDescription, Kind string
+		Floor                                        struct {
 			Tier, Reason string
 			Confirms     bool
 		}
@@ -192,7 +192,7 @@ func TestPolicyCapabilitiesForAdmins(t *testing.T) {
 	if got, want := modes(by["slide.edit"]), "viewer off capability , editor ask capability , org_admin ask capability , org_owner ask capability "; got != want {
 		t.Errorf("the floor: %s", cmp.Diff(want, got))
 	}
-	if c := by["slide.edit"]; c.Title != "Edit a slide" || c.OneLine == "" || c.Kind != "mutate" || c.Floor.Tier != "user" || !c.Floor.Confirms || !strings.Contains(c.Floor.Reason, "editor") {
+	if c := by["slide.edit"]; c.Title != "Edit a slide" || c.OneLine == "" || !strings.Contains(c.AdminDescription, "accepted") || c.Kind != "mutate" || c.Floor.Tier != "user" || !c.Floor.Confirms || !strings.Contains(c.Floor.Reason, "editor") {
 		t.Errorf("the registry: %+v", c)
 	}
 	if got, want := modes(by["slide.read"]), "viewer allow  , editor allow  , org_admin allow  , org_owner allow  "; got != want {

@@ -261,6 +261,9 @@ func TestPolicyShadow(t *testing.T) {
 		}
 	}
 	n := read(d, 4)
+	if n.Aspects[policy.AspectReasons] != 3 || len(n.Examples) > 0 && (len(n.Examples[0].Differences) != 1 || n.Examples[0].Differences[0].To == "") {
+		t.Errorf("aspects %v, examples %+v", n.Aspects, n.Examples)
+	}
 	if n.NewlyDenied != 3 || n.Unchanged != 1 || n.ByModel["claude-sonnet-4-6"].NewlyDenied != 3 || len(n.Examples) != 3 {
 		t.Errorf("counts %+v", n)
 	}
@@ -587,5 +590,148 @@ func TestPolicyDecisionsExport(t *testing.T) {
 	}
 	if status, body, _ := s.call("GET", "/api/orgs/acme.example/policy/decisions/export?allow=maybe", d.token, ""); status != 400 {
 		t.Errorf("%d %s", status, body)
+	}
+}
+
+// TestPolicyETags reads every GET of policies twice: whoever has an answer is not sent it again, and a change is told.
+func TestPolicyETags(t *testing.T) {
+	s := startPaying(t, nil)
+	d := desk{s, "acme.example", s.token("admin", "acme.example")}
+	number := publishRego(s, atOnce(s), "acme.example", `labels contains "x"`)
+	s.up.Push(upstream.Stream("claude-sonnet-4-6", 10, 2, "Hello."))
+	chatTurn(s, s.token("editor", "acme.example"), map[string]any{"said": "Hello"})
+	decision := d.logged(t, func(l policy.LoggedDecision) bool { return l.Action == "chat" })
+	d.saveDraft(t, source("org.rego", "package org.policy\n\nlabels contains \"y\"\n"))
+	d.do(t, 201, "POST", "/shadow", object{}, nil)
+
+	routes := 0
+	for _, route := range s.app.server.Routes() {
+		method, path, _ := strings.Cut(route, " ")
+		policies := strings.HasPrefix(path, "/api/orgs/:org/policy/") || path == "/api/orgs/:org/capabilities" || strings.HasPrefix(path, "/schemas/policy/")
+		if method != "GET" || !policies || strings.HasSuffix(path, "/decisions/export") { // written line by line while it is read
+			continue
+		}
+		routes++
+		path = strings.NewReplacer(":org", d.org, ":number", fmt.Sprint(number), ":id", decision).Replace(path)
+		same := false
+		for range 10 { // a replica may be heard of, or a decision be written, between two requests
+			status, body, h := s.call("GET", path, d.token, "")
+			tag := h.Get("ETag")
+			if status != 200 || len(tag) < 10 || body == "" {
+				t.Fatalf("%s: %d, ETag %q", route, status, tag)
+			}
+			for _, sent := range []string{tag, `"other", W/` + tag} {
+				status, body, h = s.call("GET", path, d.token, "", "If-None-Match", sent)
+				same = status == 304 && body == "" && h.Get("ETag") == tag
+				if !same {
+					break
+				}
+			}
+			if same {
+				break
+			}
+		}
+		if !same {
+			t.Errorf("%s is sent again to those who have it", route)
+		}
+		if status, _, _ := s.call("GET", path, d.token, "", "If-None-Match", `"1"`); status != 200 {
+			t.Errorf("%s: %d to those who have something else", route, status)
+		}
+		if strings.HasPrefix(path, "/api/") { // nobody learns by a tag what they may not read
+			_, _, h := s.call("GET", path, d.token, "")
+			if status, _, mine := s.call("GET", path, s.token("editor", "acme.example"), "", "If-None-Match", h.Get("ETag")); status != 403 || mine.Get("ETag") != "" {
+				t.Errorf("%s by an editor who has the tag: %d", route, status)
+			}
+		}
+	}
+	if routes < 14 {
+		t.Errorf("only %d routes", routes)
+	}
+
+	// A tag is good for a change, and for one only.
+	var draft policy.Draft
+	_, _, h := s.call("GET", "/api/orgs/acme.example/policy/draft", d.token, "")
+	first := h.Get("ETag")
+	body := object{"source": source("org.rego", "package org.policy\n\nlabels contains \"z\"\n"), "base": number}
+	d.do(t, 200, "PUT", "/draft", body, &draft, "If-Match", first)
+	if status, _, h := s.call("GET", "/api/orgs/acme.example/policy/draft", d.token, "", "If-None-Match", first); status != 200 || h.Get("ETag") == first {
+		t.Errorf("after a change: %d, ETag %s as before", status, h.Get("ETag"))
+	}
+	d.do(t, 412, "PUT", "/draft", body, nil, "If-Match", first)
+
+	// A draft nobody saved has version 0 whatever it starts from.
+	d.do(t, 204, "DELETE", "/draft", nil, nil)
+	_, _, h = s.call("GET", "/api/orgs/acme.example/policy/draft", d.token, "")
+	before := h.Get("ETag")
+	publishRego(s, atOnce(s), "acme.example", `labels contains "later"`)
+	if status, _, _ := s.call("GET", "/api/orgs/acme.example/policy/draft", d.token, "", "If-None-Match", before); status != 200 {
+		t.Errorf("what a draft starts from changed, and the answer was %d", status)
+	}
+}
+
+// TestPolicyDecisionsSurviveTheirDatabase takes the decisions of a process whose database was away out of its files in the next one.
+func TestPolicyDecisionsSurviveTheirDatabase(t *testing.T) {
+	data := t.TempDir()
+	var ids []string
+	first := startService(t, data, nil)
+	for i := range 30 {
+		id := fmt.Sprintf("dec_%026d", i)
+		ids = append(ids, id)
+		if err := first.app.spilled.Add(tenancy.MustOrgID("acme.example"), []policy.LoggedDecision{{ID: id, Action: "chat", At: time.Now(), User: "ann", Model: "m", Weight: 1, Revision: "p1.o0",
+			Input: json.RawMessage(`{"v":1,"action":"chat"}`)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first.stop()
+	second := startService(t, data, nil)
+	d := desk{second, "acme.example", second.token("admin", "acme.example")}
+	d.logged(t, func(l policy.LoggedDecision) bool { return l.ID == ids[len(ids)-1] })
+	var page struct{ Decisions []policy.LoggedDecision }
+	d.do(t, 200, "GET", "/decisions", nil, &page)
+	var got []string
+	for _, l := range page.Decisions {
+		got = append(got, l.ID)
+		if string(l.Input) != `{"v":1,"action":"chat"}` {
+			t.Errorf("%s came with the question %s", l.ID, l.Input)
+		}
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, ids) {
+		t.Errorf("in the log are %v", got)
+	}
+	other := desk{second, "linger.example", second.token("admin", "linger.example")}
+	if other.do(t, 200, "GET", "/decisions", nil, &page); len(page.Decisions) != 0 {
+		t.Errorf("another organisation has %v", page.Decisions)
+	}
+	_, metrics, _ := second.call("GET", "/metrics", "", "")
+	if !strings.Contains(metrics, "gateway_decision_log_spilled 0") {
+		t.Error("the disk is not said to be empty")
+	}
+}
+
+// TestPolicyLimitsOfTheOperator checks what the configuration may say about processes that cannot see what was published, and about
+// decisions on disk.
+func TestPolicyLimitsOfTheOperator(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*PolicyConfig)
+		want   string // in the complaint; empty: none
+	}{
+		{"as they are", func(*PolicyConfig) {}, ""},
+		{"longer", func(p *PolicyConfig) { p.UnreadyAfter, p.RefuseAfter = time.Hour, 2*time.Hour }, ""},
+		{"both at once", func(p *PolicyConfig) { p.UnreadyAfter, p.RefuseAfter = time.Minute, time.Minute }, ""},
+		{"unready at once", func(p *PolicyConfig) { p.UnreadyAfter = time.Second }, "policy.unreadyAfter"},
+		{"refusing before it is unready", func(p *PolicyConfig) { p.UnreadyAfter, p.RefuseAfter = time.Minute, 30*time.Second }, "policy.refuseAfter"},
+		{"no disk", func(p *PolicyConfig) { p.DecisionSpillMiB = 0 }, "policy.decisionSpillMiB"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := devDefaults()
+			cfg.Data = t.TempDir()
+			c.change(&cfg.Policy)
+			err := cfg.complete(true)
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want+":") {
+				t.Errorf("%v, want a complaint about %q", err, c.want)
+			}
+		})
 	}
 }

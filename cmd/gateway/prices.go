@@ -227,7 +227,7 @@ func pricesImport() *cobra.Command {
 	var note, by string
 	c := &cobra.Command{
 		Use: "import FILE", Short: "Put a price file in force; without --config only say what it would change", Args: cobra.ExactArgs(1),
-		Long: "Put a price file in force in the control database that --config names; running gateways take it over when they start again.\nA file with errors is refused unless --force is given. What was recorded before keeps its price.",
+		Long: "Put a price file in force in the control database that --config names; running gateways take it over within seconds.\nA file with errors is refused unless --force is given. What was recorded before keeps its price.",
 		RunE: func(c *cobra.Command, args []string) error {
 			doc, after, err := readCatalogue(args[0])
 			if err != nil {

@@ -151,7 +151,7 @@ func TestPromiseLostConnectionIsNotFree(t *testing.T) {
 	}
 	s.flush()
 	_, usage, _ := s.call("GET", "/api/orgs/acme.example/usage?groupBy=model", s.token("admin", "acme.example"), "")
-	if !strings.Contains(usage, `"estimated":1`) || strings.Contains(usage, `"input":0,`) {
+	if !strings.Contains(usage, `"estimated":1`) || strings.Contains(usage, `"total":{"attempts":1,"usage":{"input":0,`) {
 		t.Errorf("the ledger says %s", usage)
 	}
 }
@@ -187,28 +187,30 @@ func TestPromiseRepeatedTurnIsNotRunTwice(t *testing.T) {
 	s := startService(t, "", nil)
 	tok := s.token("editor", "acme.example")
 	body := `{"projectId":"p","threadId":"retry","clientTurnId":"c-1","model":"demo-mini","stream":false,"messages":[{"role":"user","content":"hi"}]}`
-	if status, answer, _ := s.call("POST", "/api/agent/chat", tok, body); status != 200 {
-		t.Fatal(status, answer)
+	status, first, header := s.call("POST", "/api/agent/chat", tok, body)
+	if status != 200 {
+		t.Fatal(status, first)
 	}
-	if status, answer, _ := s.call("POST", "/api/agent/chat", tok, body); status != 409 || !strings.Contains(answer, "turn_exists") {
-		t.Errorf("%d %s", status, answer)
+	if status, answer, h := s.call("POST", "/api/agent/chat", tok, body); status != 200 || answer != first || h.Get("X-Run-Id") != header.Get("X-Run-Id") || h.Get("X-Run-Attached") != "true" {
+		t.Errorf("%d %v %s, want %s", status, h, answer, first)
+	}
+	if status, answer, _ := s.call("POST", "/api/agent/chat", tok, strings.Replace(body, "hi", "something else", 1)); status != 409 || !strings.Contains(answer, "turn_exists") {
+		t.Errorf("another turn under the same id: %d %s", status, answer)
 	}
 	s.orgKey("acme.example", "sk-ant-"+strings.Repeat("k", 30))
 	slow := strings.NewReplacer("c-1", "c-2", "demo-mini", "claude-sonnet-4-6").Replace(body)
 	script := upstream.Stream("claude-sonnet-4-6", 10, 5, "done")
 	script.Wait = 500 * time.Millisecond
 	s.up.Push(script)
-	done := make(chan int, 1)
+	done := make(chan string, 1)
 	go func() {
-		status, _, _ := s.call("POST", "/api/agent/chat", tok, slow)
-		done <- status
+		_, answer, _ := s.call("POST", "/api/agent/chat", tok, slow)
+		done <- answer
 	}()
 	s.up.Await(t, "the first run to reach the provider", func(r []upstream.Request) bool { return len(r) == 1 })
-	if status, answer, _ := s.call("POST", "/api/agent/chat", tok, slow); status != 409 || !strings.Contains(answer, "run_in_progress") {
-		t.Errorf("%d %s", status, answer)
-	}
-	if status := <-done; status != 200 {
-		t.Errorf("the first run ended with %d", status)
+	status, second, _ := s.call("POST", "/api/agent/chat", tok, slow)
+	if one := <-done; status != 200 || one != second || !strings.Contains(one, `"text":"done"`) {
+		t.Errorf("%d: the first caller got %s, the second %s", status, one, second)
 	}
 	if n := len(s.up.Requests()); n != 1 {
 		t.Errorf("the provider was called %d times", n)

@@ -86,6 +86,14 @@ func redactionScore() *cobra.Command {
 	var asJSON, misses bool
 	var profile string
 	c := &cobra.Command{Use: "score [--json] [--profile name] [--misses] file...", Short: "Score detection on rows of labelled text, JSON lines, plain or gzipped", Args: cobra.MinimumNArgs(1)}
+	c.Long = `Each row is a JSON object on a line of its own, with text and spans, whose offsets are bytes. Three forms may be mixed:
+
+  {"entity":"US_SSN","kind":"positive","tier":"weak","text":"...","spans":[[0,9]],"context":"ssn"}
+      one value; kind is positive, negative, context or count_only, tier is strong or weak
+  {"rule":"...","kind":"positive","text":"...","spans":[[8,48]]}
+      a sample of a rule of a secrets scanner; kind is positive or negative
+  {"text":"...","spans":[{"entity":"EMAIL_ADDRESS","start":4,"end":20}]}
+      a text whose spans name their entities`
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.Flags().BoolVar(&misses, "misses", false, "list the rows that went wrong, by number")
 	c.Flags().StringVar(&profile, "profile", "balanced", "off, balanced or strict, for sentences")

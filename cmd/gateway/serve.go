@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lossless-group/gateway/billing"
+	"github.com/lossless-group/gateway/egress"
 	"github.com/lossless-group/gateway/libsql"
 	"github.com/lossless-group/gateway/policy/rego"
 	"github.com/lossless-group/gateway/provider/anthropic"
@@ -161,7 +162,7 @@ type probe struct {
 
 func probes(cfg Config, f flags) []probe {
 	list := []probe{
-		{"master key", "generate one with: openssl rand -base64 32", func(context.Context) error { _, _, err := masterKeys(cfg); return err }},
+		{"master key", "generate one with: openssl rand -base64 32", func(context.Context) error { _, _, _, err := masterKeys(cfg); return err }},
 		{"data directory", "make the directory of data: writable for this user", func(context.Context) error { return writable(cfg.Data) }},
 		{"databases", "check database.control and database.authToken, then run gateway migrate", func(ctx context.Context) error {
 			lc, err := databases(cfg, f)
@@ -172,7 +173,7 @@ func probes(cfg Config, f flags) []probe {
 			return err
 		}},
 		{"policy, limits, identity", "mend the setting that is named", func(ctx context.Context) error { return judged(ctx, cfg) }},
-		{"models and providers", "route each model to a provider that is configured", func(context.Context) error { _, err := catalogue(cfg, time.Now); return err }},
+		{"models and providers", "route each model to a provider that is configured", func(context.Context) error { _, _, err := catalogue(cfg, time.Now); return err }},
 	}
 	for _, is := range cfg.Identity.Issuers {
 		list = append(list, probe{"keys of " + is.ID, "check jwksUrl: it must answer the issuer's key set to this machine", func(ctx context.Context) error {
@@ -229,7 +230,8 @@ func judged(ctx context.Context, cfg Config) error {
 	_, ierr := a.identity(cfg, parts{}, time.Now)
 	_, perr := rego.New(ctx, rego.Options{Clock: time.Now, RedactionFloor: cfg.Policy.RedactionFloor})
 	_, lerr := billing.NewLimiter(cfg.plans(), time.Now)
-	return errors.Join(ierr, perr, lerr, a.close(ctx))
+	_, werr := egress.New(egress.Config{Allow: cfg.Webhooks.Allow, Others: true})
+	return errors.Join(ierr, perr, lerr, werr, a.close(ctx))
 }
 
 // dial only connects: a request to a provider could cost something.

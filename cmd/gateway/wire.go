@@ -19,7 +19,6 @@ import (
 	"github.com/lossless-group/gateway/admin"
 	"github.com/lossless-group/gateway/billing"
 	"github.com/lossless-group/gateway/dispatch"
-	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/gateway"
 	"github.com/lossless-group/gateway/gateway/httpapi"
 	"github.com/lossless-group/gateway/journal"
@@ -30,8 +29,11 @@ import (
 	"github.com/lossless-group/gateway/policy/rego"
 	"github.com/lossless-group/gateway/policy/rego/check"
 	"github.com/lossless-group/gateway/policy/rego/templates"
+	"github.com/lossless-group/gateway/policy/spill"
 	"github.com/lossless-group/gateway/provider"
 	"github.com/lossless-group/gateway/redaction"
+	"github.com/lossless-group/gateway/runs"
+	"github.com/lossless-group/gateway/signing"
 	"github.com/lossless-group/gateway/tenancy"
 	"github.com/lossless-group/gateway/tenancy/jwks"
 	"github.com/lossless-group/gateway/tenancy/me"
@@ -46,10 +48,13 @@ type app struct {
 	book    *policy.Book
 	decided *policy.SealedLog // the decision log
 	writer  *policy.LogWriter // into it
+	spilled *spill.Spill      // what it cannot take yet
 	journal *journal.Journal
 	metrics *metrics.Metrics
 	handler http.Handler
 	server  *httpapi.Server
+	turns   *gateway.Gateway
+	going   *runs.Hub // the runs of this process
 	closers []func(context.Context) error
 }
 
@@ -76,7 +81,11 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 	if err != nil {
 		return a, fmt.Errorf("database.authToken: %w", err)
 	}
-	sealer, redactionKey, err := masterKeys(cfg)
+	sealer, redactionKey, masters, err := masterKeys(cfg)
+	if err != nil {
+		return a, err
+	}
+	signer, err := signing.New(signing.Config{Issuer: cfg.PublicURL, Masters: masters, Clock: clock})
 	if err != nil {
 		return a, err
 	}
@@ -113,7 +122,7 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 	settings := policy.NewBook(a.stores.Policies, clock, bookTTL)
 	a.book = settings
 	a.retire(cfg.Policy.KeepDecisions, clock)
-	decisions, err := a.decisionLog(sealer, clock)
+	decisions, err := a.decisionLog(cfg, sealer, clock)
 	if err != nil {
 		return a, err
 	}
@@ -125,67 +134,88 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 	if err != nil {
 		return a, err
 	}
-	hide, err := redaction.New(redactionKey, detectors...)
+	asked := &detectorWatch{log: log}
+	hide, err := redaction.New(redactionKey, asked.over(detectors)...)
 	if err != nil {
 		return a, err
 	}
-	registry, err := dispatch.NewRegistry(p.capabilities)
+	library, registered, err := a.registerApps(ctx, p.capabilities, sealer, signer, clock, log)
 	if err != nil {
 		return a, err
 	}
-	models, err := catalogue(cfg, clock)
+	models, pools, err := catalogue(cfg, clock)
 	if err != nil {
 		return a, err
 	}
 
 	// What was used.
-	prices, err := activePrices(ctx, a.stores)
+	prices, reloadPrices, err := a.tariff(ctx)
 	if err != nil {
 		return a, fmt.Errorf("prices: %w", err)
 	}
-	prices = prices.Named(providerKindsByName(cfg))
-	if a.metrics, err = metrics.New(metricsOptions(cfg, prices)); err != nil {
+	if a.metrics, err = metrics.New(metricsOptions(cfg, prices.List())); err != nil {
 		return a, err
 	}
-	budgets, err := a.budgets(ctx, prices, clock)
+	asked.count = a.metrics.Detector
+	where, err := place(cfg.Data)
+	if err != nil {
+		return a, fmt.Errorf("data: %w", err)
+	}
+	hooks, err := a.webhooks(ctx, sealer, clock)
 	if err != nil {
 		return a, err
 	}
-	if a.journal, err = journal.Open(journal.Config{Dir: filepath.Join(cfg.Data, "journal"), Clock: clock, Logger: log, Ledger: budgetedLedger{a.stores.Ledger, budgets}, Turns: a.stores.Turns, Price: prices}); err != nil {
+	budgets, err := a.budgets(ctx, where, hooks.Wake, prices, clock)
+	if err != nil {
+		return a, err
+	}
+	if a.journal, err = journal.Open(journal.Config{Dir: filepath.Join(cfg.Data, "journal"), Clock: clock, Logger: log, Ledger: budgetedLedger{a.stores.Ledger, budgets}, Turns: a.stores.Turns, Runs: a.stores.Runs, Price: prices}); err != nil {
 		return a, fmt.Errorf("journal: %w", err)
 	}
 	a.defer_(a.journal.Close)
-	a.catchUp(ctx)
-	if err := errors.Join(a.metrics.Journal(journalStats(a.journal)), a.metrics.DecisionLog(decisionStats(decisions))); err != nil {
+	if a.catchUp(ctx) { // what the process before used is booked, so what it kept for that is free
+		if err := budgets.Bury(ctx, where); err != nil {
+			log.Warn("what an earlier process held of budgets could not be given back; it lapses in a minute", "err", err)
+		}
+	}
+	if err := errors.Join(a.metrics.Journal(journalStats(a.journal)), a.metrics.DecisionLog(decisionStats(decisions, a.spilled)), a.metrics.Pools(poolStats(pools))); err != nil {
 		return a, err
 	}
 
 	// The turn, and its faces.
+	a.going = a.hub(clock)
 	turn := gateway.New(gateway.Config{
 		Tenants: tenants, Limiter: limiter, Revisions: lives.replica, Policy: engine, Decisions: decisions, Project: engine, Shadows: lives.shadower, Keys: a.keys, Sealer: sealer, Redaction: hide, Floor: cfg.Policy.RedactionFloor, Models: models,
-		Registry: registry, Prices: prices, Budgets: budgets, Journal: a.journal, Turns: a.stores.Turns, Pending: a.stores.Pending, Observer: observer{a.metrics},
+		Registry: library, Prices: prices, Budgets: budgets, Journal: a.journal, Turns: a.stores.Turns, Pending: a.stores.Pending, Previews: a.stores.Pending, Live: a.going, RunLog: a.journal, Runs: a.stores.Runs, Observer: observer{a.metrics},
 		Logger: log, Clock: clock, Health: provider.NewHealth(provider.HealthConfig{Trip: cfg.Limits.Trip, Open: cfg.Limits.TripFor}, clock), Attempts: cfg.Limits.Attempts, RetryWithin: cfg.Limits.RetryFor,
-		DrainFor: cfg.Limits.DrainFor, DrainBytes: cfg.Limits.DrainKiB << 10, PreviewTTL: cfg.Limits.PreviewTTL,
+		DrainFor: cfg.Limits.DrainFor, DrainBytes: cfg.Limits.DrainKiB << 10, PreviewTTL: cfg.Limits.PreviewTTL, KeepEvents: cfg.Limits.KeepEvents,
 	})
+	a.turns = turn
+	a.sweeps()
 	var metricsHandler http.Handler
 	if cfg.Telemetry.MetricsListen == "" {
 		metricsHandler = nearby(a.metrics.Handler())
 	}
 	a.server = httpapi.New(httpapi.Config{
 		Gateway: turn, Verifier: verifier, Cookies: cookies(cfg), Origins: cfg.origins(), MaxBody: int64(cfg.Limits.MaxBodyMiB) << 20,
-		Observer: observer{a.metrics}, Logger: log, Clock: clock, Ready: a.ready(lives.replica), Metrics: metricsHandler, Version: version,
+		Observer: observer{a.metrics}, Logger: log, Clock: clock, Ready: a.ready(lives.replica), Metrics: metricsHandler, SigningKeys: published(signer), Version: version,
 	})
-	policies, err := a.policies(engine, hide, lives, known{registry, models}, clock)
+	policies, err := a.policies(engine, hide, lives, known{library, models}, clock)
 	if err != nil {
 		return a, err
 	}
 	admin.Mount(a.server.Group("/api"), admin.Config{
-		Principal: a.server.Principal, Tenants: tenants, Settings: settings, Keys: a.keys, Ledger: a.stores.Ledger, Audit: a.stores.Audit,
-		Known: known{registry, models}, Clock: clock, Policies: policies,
+		Principal: a.server.Principal, Tenants: tenants, Settings: settings, Keys: a.keys, Audit: a.stores.Audit,
+		Known: known{library, models}, Clock: clock, Policies: policies,
 		Redaction: admin.RedactionConfig{Engine: hide, Findings: a.stores.Turns, Floor: cfg.Policy.RedactionFloor},
+		Usage:     a.usage(prices, reloadPrices, clock),
+		Exports:   admin.ExportConfig{Issuer: issuer(a.stores.Orgs)},
 		Budgets:   admin.BudgetConfig{Editor: a.stores.Budgets, Reader: budgets},
+		Webhooks:  hooks,
+		Apps:      registered,
 	})
 	admin.MountSchemas(a.server.Group("/schemas/policy/v1"), policies.Schemas)
+	admin.MountSchemas(a.server.Group("/schemas/apps/v1"), map[string][]byte{"capabilities.json": dispatch.DocumentSchema()})
 	if p.routes != nil {
 		p.routes(a.server)
 	}
@@ -199,12 +229,13 @@ func (a *app) policies(engine *rego.Engine, hide *redaction.Engine, lives alive,
 	if err != nil {
 		return admin.PolicyConfig{}, fmt.Errorf("policy: %w", err)
 	}
+	writes = writes.Redacting(hide)
 	starts, err := templates.All()
 	if err != nil {
 		return admin.PolicyConfig{}, fmt.Errorf("policy templates: %w", err)
 	}
 	return admin.PolicyConfig{
-		Author: writes.Knowing(names).Redacting(hide), Revisions: a.stores.Policies, History: a.stores.Policies, Decisions: a.decided, Waiting: a.stores.Pending, Schemas: check.Schemas(), Templates: starts,
+		Author: writes, Knowing: func(org tenancy.OrgID) admin.PolicyAuthor { return writes.Knowing(orgNames{names, org}) }, Revisions: a.stores.Policies, History: a.stores.Policies, Decisions: a.decided, Waiting: a.stores.Pending, Schemas: check.Schemas(), Templates: starts,
 		Approvals: a.stores.Policies, Requests: a.stores.Policies, Shadows: a.stores.Policies, Shadower: lives.shadower, Replicas: a.stores.Policies, Replica: lives.replica,
 		Prepare: prepare(engine),
 	}, nil
@@ -219,13 +250,16 @@ func (a *app) ready(replica *policy.Replica) func(context.Context) error {
 const catchUpFor = 5 * time.Second
 
 // catchUp brings what a dead process left in the journal into the databases before anybody asks for it: a thread's next turn must see its last
-// one. When that takes long the service starts all the same, and the journal goes on.
-func (a *app) catchUp(ctx context.Context) {
+// one. When that takes long the service starts all the same, and the journal goes on. It reports whether all
+// of it arrived.
+func (a *app) catchUp(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, catchUpFor)
 	defer cancel()
 	if err := a.journal.Flush(ctx); err != nil {
 		a.log.Warn("started with records of an earlier process still on their way into the databases", "backlog", a.journal.Stats().Backlog, "err", err)
+		return false
 	}
+	return true
 }
 
 func (a *app) defer_(f func(context.Context) error) { a.closers = append(a.closers, f) }
@@ -283,21 +317,21 @@ func cookies(cfg Config) []string {
 
 // masterKeys reads the master keys. The redaction key is derived from the oldest of them, so that adding a newer one during rotation
 // changes no token of a running conversation.
-func masterKeys(cfg Config) (*keyring.Sealer, []byte, error) {
+func masterKeys(cfg Config) (*keyring.Sealer, []byte, []keyring.MasterKey, error) {
 	list, err := cfg.MasterKey.Resolve()
 	if err != nil {
-		return nil, nil, fmt.Errorf("masterKey: %w", err)
+		return nil, nil, nil, fmt.Errorf("masterKey: %w", err)
 	}
 	masters, err := keyring.ParseMasterKeys(list.Reveal())
 	if err != nil {
-		return nil, nil, fmt.Errorf("masterKey: %w", err)
+		return nil, nil, nil, fmt.Errorf("masterKey: %w", err)
 	}
 	sealer, err := keyring.NewSealer(masters)
 	if err != nil {
-		return nil, nil, fmt.Errorf("masterKey: %w", err)
+		return nil, nil, nil, fmt.Errorf("masterKey: %w", err)
 	}
 	key, err := masters[len(masters)-1].Derive("redaction/v1", 32)
-	return sealer, key, err
+	return sealer, key, masters, err
 }
 
 // witness records that a superuser acts for an organisation, in that organisation's audit.
@@ -337,13 +371,22 @@ func nearby(h http.Handler) http.Handler {
 
 // known tells the admin API what policies may speak of.
 type known struct {
-	registry *dispatch.Registry
-	models   *provider.Catalogue
+	library *dispatch.Library
+	models  *provider.Catalogue
 }
 
-func (k known) Capabilities() []string {
+// orgNames are the names one organisation has.
+type orgNames struct {
+	known
+	org tenancy.OrgID
+}
+
+// Capabilities names what the organisation's apps offer.
+func (k orgNames) Capabilities() []string { return k.known.Capabilities(k.org) }
+
+func (k known) Capabilities(org tenancy.OrgID) []string {
 	var out []string
-	for _, c := range k.registry.View(tenancy.TierAdmin, nil) {
+	for _, c := range k.library.For(org).View(tenancy.TierAdmin, nil) {
 		out = append(out, c.Name)
 	}
 	return out
@@ -411,7 +454,7 @@ func (a *app) drain(srv, side *http.Server, running *atomic.Int64, end context.C
 	defer cancel()
 	err := srv.Shutdown(patience)
 	if errors.Is(err, context.DeadlineExceeded) {
-		end(fault.New(fault.Unavailable, "gateway", "shutting_down", "The gateway is restarting. What came so far is incomplete; try again."))
+		end(shuttingDown())
 		last, cancel := context.WithTimeout(context.Background(), farewell)
 		defer cancel()
 		if err = srv.Shutdown(last); errors.Is(err, context.DeadlineExceeded) {

@@ -104,15 +104,17 @@ func (a *App) Capabilities() []dispatch.Capability {
 	return []dispatch.Capability{
 		{
 			Name: "deck.read", App: Name, Title: "Read the deck", Kind: dispatch.Read, RequiredTier: tenancy.TierViewer,
-			Description: "List the slides of the open deck: number and title of each.",
-			OneLine:     "List the titles of all slides of the deck.",
-			InputSchema: json.RawMessage(`{"type":"object","properties":{},"additionalProperties":false}`),
-			Handler:     deckRead{a},
+			Description:      "List the slides of the open deck: number and title of each.",
+			AdminDescription: "Lets the assistant see how many slides a deck has and what they are called. It changes nothing.",
+			OneLine:          "List the titles of all slides of the deck.",
+			InputSchema:      json.RawMessage(`{"type":"object","properties":{},"additionalProperties":false}`),
+			Handler:          deckRead{a},
 		},
 		{
 			Name: "slide.edit", App: Name, Title: "Edit a slide", Kind: dispatch.Mutate, RequiredTier: tenancy.TierUser, RequiresConfirmation: true,
-			Description: "Change the title, the body, or both, of one slide of the open deck. What is not given stays as it is.",
-			OneLine:     "Change the title or the body of one slide.",
+			Description:      "Change the title, the body, or both, of one slide of the open deck. What is not given stays as it is.",
+			AdminDescription: "Lets the assistant propose a new title or text for one slide. Nothing changes until the person who asked has seen and accepted it.",
+			OneLine:          "Change the title or the body of one slide.",
 			InputSchema: json.RawMessage(`{"type":"object","properties":{` +
 				`"slide":{"type":"integer","minimum":1,"maximum":1000,"description":"Number of the slide, from 1."},` +
 				`"title":{"type":"string","minLength":1,"maxLength":200,"description":"The new title, one line."},` +
@@ -122,10 +124,11 @@ func (a *App) Capabilities() []dispatch.Capability {
 		},
 		{
 			Name: "slide.read", App: Name, Title: "Read a slide", Kind: dispatch.Read, RequiredTier: tenancy.TierViewer,
-			Description: "Read the title and the body of one slide of the open deck.",
-			OneLine:     "Read one slide: its title and body.",
-			InputSchema: json.RawMessage(`{"type":"object","properties":{"slide":{"type":"integer","minimum":1,"maximum":1000,"description":"Number of the slide, from 1."}},"required":["slide"],"additionalProperties":false}`),
-			Handler:     slideRead{a},
+			Description:      "Read the title and the body of one slide of the open deck.",
+			AdminDescription: "Lets the assistant read the title and the text of a slide. It changes nothing; what it reads is sent to the model, with redaction.",
+			OneLine:          "Read one slide: its title and body.",
+			InputSchema:      json.RawMessage(`{"type":"object","properties":{"slide":{"type":"integer","minimum":1,"maximum":1000,"description":"Number of the slide, from 1."}},"required":["slide"],"additionalProperties":false}`),
+			Handler:          slideRead{a},
 		},
 	}
 }

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"strconv"
 	"strings"
 
@@ -21,18 +22,27 @@ func (s *Server) agentChat(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	d, err := dialectOf(c, "")
+	if err != nil {
+		return err
+	}
 	body, err := s.readBody(c)
 	if err != nil {
 		return err
 	}
-	req, err := parseChat(body)
+	in, err := d.read(body)
 	if err != nil {
 		return err
 	}
+	if in.confirm != nil {
+		in.confirm.Hint, in.confirm.AuthTook = Hint(c), s.Clock().Sub(began)
+		a, out, err := s.Gateway.StartConfirm(c.Request().Context(), who, *in.confirm)
+		return s.follow(c, d.voice(in), true, a, out, err)
+	}
+	req := in.chat
 	req.Hint, req.AuthTook = Hint(c), s.Clock().Sub(began)
-	return s.runAgent(c, req.Stream, func(sink gateway.Sink) (gateway.Outcome, error) {
-		return s.Gateway.Chat(c.Request().Context(), who, req, sink)
-	})
+	a, out, err := s.Gateway.StartChat(c.Request().Context(), who, req)
+	return s.follow(c, d.voice(in), req.Stream, a, out, err)
 }
 
 // agentConfirm is POST /api/agent/confirm: a person's decision, answered with the rest of the turn.
@@ -42,63 +52,139 @@ func (s *Server) agentConfirm(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	d, err := dialectOf(c, "")
+	if err != nil {
+		return err
+	}
 	body, err := s.readBody(c)
 	if err != nil {
 		return err
 	}
-	o, err := decodeObject(body, "", "runId", "previewId", "decision", "note", "stream")
+	req, err := parseConfirm(body, "")
 	if err != nil {
 		return err
 	}
-	req := gateway.ConfirmRequest{Hint: Hint(c), Stream: true}
+	req.Hint, req.AuthTook = Hint(c), s.Clock().Sub(began)
+	a, out, err := s.Gateway.StartConfirm(c.Request().Context(), who, req)
+	return s.follow(c, d.voice(asked{confirm: &req}), req.Stream, a, out, err)
+}
+
+// maxInput bounds arguments a person changed, in bytes.
+const maxInput = 256 << 10
+
+func parseConfirm(body []byte, at string) (gateway.ConfirmRequest, error) {
+	req := gateway.ConfirmRequest{Stream: true}
+	o, err := decodeObject(body, at, "runId", "previewId", "decision", "note", "input", "stream")
+	if err != nil {
+		return req, err
+	}
 	if req.RunID, err = o.text("runId", 100, true); err != nil {
-		return err
+		return req, err
 	}
 	if req.PreviewID, err = o.text("previewId", 100, true); err != nil {
-		return err
+		return req, err
 	}
 	if req.Decision, err = o.text("decision", 20, true); err != nil {
-		return err
+		return req, err
 	}
 	if req.Note, err = o.text("note", 2000, false); err != nil {
-		return err
+		return req, err
+	}
+	if o.has("input") {
+		if _, err := take[map[string]json.RawMessage](o, "input", "an object: the arguments as they shall be"); err != nil {
+			return req, err
+		}
+		if req.Input = o.fields["input"]; len(req.Input) > maxInput {
+			return req, fault.Invalidf(opBody, o.pointer("input"), "%s is larger than 256 KiB.", o.pointer("input"))
+		}
 	}
 	if o.has("stream") {
 		if req.Stream, err = take[bool](o, "stream", "true or false"); err != nil {
-			return err
+			return req, err
 		}
 	}
-	req.AuthTook = s.Clock().Sub(began)
-	return s.runAgent(c, req.Stream, func(sink gateway.Sink) (gateway.Outcome, error) {
-		return s.Gateway.Confirm(c.Request().Context(), who, req, sink)
-	})
+	return req, nil
 }
 
-// runAgent gives a run the sink the caller asked for and brings its end into the response.
-func (s *Server) runAgent(c echo.Context, streamed bool, run func(gateway.Sink) (gateway.Outcome, error)) error {
-	if !streamed {
-		d := &document{c: c}
-		out, err := run(d)
+// follow tells a caller what a run says, as a stream in the caller's own dialect or as one document. out and err are those of starting it.
+func (s *Server) follow(c echo.Context, v voice, streamed bool, a *gateway.Attached, out gateway.Outcome, err error) error {
+	if err != nil {
 		decided(c, out.Revision, out.Decision)
-		if err != nil {
+		return err
+	}
+	defer a.Close()
+	announceRun(c, a)
+	ctx := c.Request().Context()
+	if !streamed {
+		d := &document{}
+		if err := a.Follow(ctx, d.add); err != nil {
 			return err
 		}
-		return sendJSON(c, s.Clock, d.body(out))
+		out, err := a.Result()
+		decided(c, out.Revision, out.Decision)
+		if err = errors.Join(err, d.failed); err != nil {
+			return fault.From(err)
+		}
+		return sendJSON(c, s.Clock, d.body(a.Run().ID))
 	}
-	sink := &agentSink{c: c, s: newStream(c, s.Clock, ": hb\n\n", s.Heartbeat)}
-	out, err := run(sink)
-	sink.s.close()
-	if sink.s.started() {
-		return nil // whatever went wrong, the stream has said it
+	return s.stream(c, v, a, false)
+}
+
+// stream tells the events of a run one by one; at once commits the response before the first.
+func (s *Server) stream(c echo.Context, v voice, a *gateway.Attached, atOnce bool) error {
+	st := newStream(c, s.Clock, ": hb\n\n", s.Heartbeat)
+	defer st.close()
+	v.of(a.Run())
+	begin := func() error {
+		v.head(c.Response().Header())
+		st.start()
+		if first := v.first(); first != "" {
+			return st.write([]byte(first), false)
+		}
+		return nil
 	}
-	decided(c, out.Revision, out.Decision)
-	return err
+	if atOnce {
+		if err := begin(); err != nil {
+			return nil //nolint:nilerr // the caller is gone
+		}
+	}
+	err := a.Follow(c.Request().Context(), func(e gateway.RunEvent) error {
+		told, err := v.tell(e)
+		if err != nil || len(told) == 0 {
+			return err
+		}
+		if !st.started() {
+			if err := begin(); err != nil {
+				return err
+			}
+		}
+		return st.write(told, false)
+	})
+	switch {
+	case err != nil && !st.started():
+		return err
+	case err != nil && c.Request().Context().Err() == nil: // a cut must not look like an end
+		_ = st.write(v.cut(fault.From(err)), false)
+	case err == nil:
+		_ = st.write(v.last(), false)
+	}
+	return nil
+}
+
+// announceRun puts what is known of a run into headers. A run that this request did not begin has only its id.
+func announceRun(c echo.Context, a *gateway.Attached) {
+	if a.Started.RunID != "" {
+		announce(c, a.Started)
+		return
+	}
+	c.Response().Header().Set("X-Run-Id", a.Run().ID)
+	c.Response().Header().Set("X-Run-Attached", "true")
 }
 
 // parseChat reads the chat request of contract.md. Errors name the field.
 func parseChat(body []byte) (gateway.Request, error) {
 	req := gateway.Request{Surface: chat.SurfaceAgent, Stream: true}
-	o, err := decodeObject(body, "", "projectId", "projectKind", "threadId", "clientTurnId", "model", "messages", "tools", "context", "alignment", "stream", "maxTokens")
+	o, err := decodeObject(body, "", "projectId", "projectKind", "threadId", "clientTurnId", "model", "messages", "tools", "context", "alignment", "stream", "maxTokens", "invoke")
 	if err != nil {
 		return req, err
 	}
@@ -141,8 +227,13 @@ func parseChat(body []byte) (gateway.Request, error) {
 			return req, fault.Invalidf(opBody, "/context", "/context is larger than 64 KiB. Send counts and names, not content.")
 		}
 	}
-	if req.Messages, err = parseMessages(o); err != nil {
+	if err := parseInvoke(o, &req); err != nil {
 		return req, err
+	}
+	if req.Invoke == nil || o.has("messages") {
+		if req.Messages, err = parseMessages(o); err != nil {
+			return req, err
+		}
 	}
 	if req.ThreadID == "" {
 		id, err := uuid.NewV7()
@@ -152,6 +243,43 @@ func parseChat(body []byte) (gateway.Request, error) {
 		req.ThreadID, req.NewThread = "t_"+id.String(), true
 	}
 	return req, nil
+}
+
+// parseInvoke reads what the person asks for themselves, such as a proposal they chose. Without messages of its own the request says so in
+// the proposal's words; without a whitelist it may call that one capability.
+func parseInvoke(o object, req *gateway.Request) error {
+	if !o.has("invoke") {
+		return nil
+	}
+	in, err := decodeObject(o.fields["invoke"], "/invoke", "capability", "input", "label")
+	if err != nil {
+		return err
+	}
+	name, err := in.text("capability", 128, true)
+	if err != nil {
+		return err
+	}
+	label, err := in.text("label", 1000, false)
+	if err != nil {
+		return err
+	}
+	if _, err := take[map[string]json.RawMessage](in, "input", "an object"); in.has("input") && err != nil {
+		return err
+	}
+	if len(in.fields["input"]) > 256<<10 {
+		return fault.Invalidf(opBody, "/invoke/input", "/invoke/input is larger than 256 KiB.")
+	}
+	req.Invoke = &gateway.Invocation{Capability: name, Input: in.fields["input"]}
+	if len(req.Tools) == 0 {
+		req.Tools = []string{name}
+	}
+	if label == "" {
+		label = "Please use " + name + "."
+	}
+	if !o.has("messages") {
+		req.Messages = []chat.Message{{Role: chat.User, Parts: []chat.Part{{Kind: chat.PartText, Text: label}}}}
+	}
+	return nil
 }
 
 // Bounds of one request's conversation: reading many tiny pieces costs more than their bytes say.
@@ -243,80 +371,52 @@ func parseContent(mo object) ([]chat.Part, error) {
 	return parts, nil
 }
 
-// agentSink numbers events and writes them as contract.md says.
-type agentSink struct {
-	c     echo.Context
-	s     *stream
-	runID string
-	seq   int
-	buf   bytes.Buffer
-}
-
-// Emit writes one event; the first commits the response.
-func (a *agentSink) Emit(e gateway.Event) error {
-	name := gateway.Name(e)
-	if name == "" {
-		return nil
-	}
-	if ev, ok := e.(gateway.RunStarted); ok {
-		a.runID = ev.RunID
-		announce(a.c, ev)
-	}
-	data, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
-	a.seq++
-	seq := strconv.Itoa(a.seq)
-	b := &a.buf
-	b.Reset()
-	if !a.s.started() {
-		a.s.start()
-		b.WriteString("retry: 2000\n")
-	}
-	b.WriteString("id: " + a.runID + ":" + seq + "\nevent: " + name + "\ndata: {\"type\":\"" + name + "\",\"seq\":" + seq + ",\"runId\":\"" + a.runID + "\"")
-	if len(data) > 2 {
-		b.WriteByte(',')
-	}
-	b.Write(data[1:])
-	b.WriteString("\n\n")
-	return a.s.write(b.Bytes(), false)
-}
-
-// document collects a turn for callers that want one JSON answer.
+// document collects a run for callers that want one JSON answer.
 type document struct {
-	c        echo.Context
 	text     strings.Builder
-	provider string
-	keys     string
-	model    string
-	calls    []any
+	started  gateway.RunStarted
+	calls    []json.RawMessage
 	warnings []gateway.Warning
 	preview  *gateway.Preview
 	done     gateway.RunDone
+	failed   error
 }
 
-// Emit collects one event.
-func (d *document) Emit(e gateway.Event) error {
-	switch ev := e.(type) {
-	case gateway.RunStarted:
-		announce(d.c, ev)
-		d.model, d.provider, d.keys = ev.Model, ev.Provider, ev.KeySource
-	case gateway.TextDelta:
+// add collects one event.
+func (d *document) add(e gateway.RunEvent) error {
+	switch e.Name {
+	case "run.started": // of each stretch; the last one counts
+		d.started = gateway.RunStarted{}
+		return json.Unmarshal(e.Data, &d.started)
+	case "text.delta":
+		var ev gateway.TextDelta
+		err := json.Unmarshal(e.Data, &ev)
 		d.text.WriteString(ev.Delta)
-	case gateway.CapabilityDone, gateway.CapabilityError:
-		d.calls = append(d.calls, ev)
-	case gateway.Warning:
+		return err
+	case "capability.done", "capability.error":
+		d.calls = append(d.calls, e.Data)
+	case "warning":
+		var ev gateway.Warning
+		err := json.Unmarshal(e.Data, &ev)
 		d.warnings = append(d.warnings, ev)
-	case gateway.Preview:
-		d.preview = &ev
-	case gateway.RunDone:
-		d.done = ev
+		return err
+	case "preview":
+		d.preview = new(gateway.Preview)
+		return json.Unmarshal(e.Data, d.preview)
+	case "confirmation":
+		d.preview = nil
+	case "error": // of a run that is read from storage; one that goes on knows better
+		var ev gateway.Failure
+		err := json.Unmarshal(e.Data, &ev)
+		d.failed = fault.New(fault.Upstream, "httpapi.document", ev.Code, ev.Message)
+		return err
+	case "run.done":
+		return json.Unmarshal(e.Data, &d.done)
 	}
 	return nil
 }
 
-func (d *document) body(out gateway.Outcome) any {
+func (d *document) body(runID string) any {
 	return struct {
 		RunID        string            `json:"runId"`
 		ThreadID     string            `json:"threadId"`
@@ -327,9 +427,9 @@ func (d *document) body(out gateway.Outcome) any {
 		Provider     string            `json:"provider"`
 		KeySource    string            `json:"keySource"`
 		Text         string            `json:"text"`
-		Capabilities []any             `json:"capabilities,omitempty"`
+		Capabilities []json.RawMessage `json:"capabilities,omitempty"`
 		Preview      *gateway.Preview  `json:"preview,omitempty"`
 		Warnings     []gateway.Warning `json:"warnings,omitempty"`
 		Usage        gateway.Usage     `json:"usage"`
-	}{out.RunID, out.ThreadID, out.TurnIndex, d.done.Status, d.done.Stop, d.model, d.provider, d.keys, d.text.String(), d.calls, d.preview, d.warnings, d.done.Totals}
+	}{runID, d.done.ThreadID, d.done.TurnIndex, d.done.Status, d.done.Stop, d.started.Model, d.started.Provider, d.started.KeySource, d.text.String(), d.calls, d.preview, d.warnings, d.done.Totals}
 }

@@ -61,6 +61,9 @@ func (m *messagesTeller) Begin(_ chat.Protocol, same bool) {
 	}
 }
 
+// Expect tells the size of the prompt before the provider does: this protocol counts it in its first event, and some clients read it nowhere else.
+func (m *messagesTeller) Expect(input int64) { m.Expected = input }
+
 // Whole implements teller.
 func (m *messagesTeller) Whole(ev chat.Event) []byte {
 	if len(ev.Wire) > 0 {

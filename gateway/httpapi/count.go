@@ -32,6 +32,7 @@ func (s *Server) count(c echo.Context, read func(raw []byte) (gateway.Request, e
 	if err != nil {
 		return err
 	}
+	tellLimits(c)
 	if estimated {
 		c.Response().Header().Set("X-Gateway-Token-Count", "estimated")
 	}

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -15,7 +16,7 @@ import (
 	"github.com/lossless-group/gateway/tenancy"
 )
 
-// reply writes a JSON answer with an ETag and honours If-None-Match.
+// reply writes a JSON answer with an ETag and honours If-None-Match. It is the caller's own unless a Cache-Control says otherwise already.
 func reply(c echo.Context, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -25,7 +26,9 @@ func reply(c echo.Context, v any) error {
 	tag := `"` + hex.EncodeToString(sum[:12]) + `"`
 	h := c.Response().Header()
 	h.Set("ETag", tag)
-	h.Set("Cache-Control", "private, no-cache")
+	if h.Get("Cache-Control") == "" {
+		h.Set("Cache-Control", "private, no-cache")
+	}
 	if c.Request().Header.Get("If-None-Match") == tag {
 		return c.NoContent(http.StatusNotModified)
 	}
@@ -170,11 +173,22 @@ func (s *Server) thread(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	turns, err := s.Gateway.Thread(c.Request().Context(), who, hint, c.Param("id"))
-	if err != nil {
+	ctx, id := c.Request().Context(), c.Param("id")
+	turns, err := s.Gateway.Thread(ctx, who, hint, id)
+	if err != nil && !fault.Is(err, fault.NotFound) {
 		return err
 	}
-	return reply(c, map[string]any{"threadId": c.Param("id"), "turns": turns})
+	unknown, uerr := s.Gateway.Unknown(ctx, who, hint, id)
+	if err == nil && fault.Is(uerr, fault.Unavailable) { // a thread of a moment ago can be read while the database is away
+		uerr = nil
+	}
+	if err = cmp.Or(uerr, err); err != nil && (uerr != nil || len(unknown) == 0) {
+		return err
+	}
+	if turns == nil { // its first turn was cut off before there was anything to keep
+		turns = []gateway.Turn{}
+	}
+	return reply(c, map[string]any{"threadId": id, "turns": turns, "dispatches": viewDispatches(unknown)})
 }
 
 func (s *Server) capabilities(c echo.Context) error {
@@ -221,10 +235,20 @@ func (s *Server) models(c echo.Context) error {
 		KeySource string `json:"keySource,omitempty"`
 		Available bool   `json:"available"`
 		Why       string `json:"why,omitempty"`
+
+		Title         string            `json:"title,omitempty"`
+		ContextWindow int               `json:"contextWindow,omitempty"` // tokens of prompt and answer together
+		MaxOutput     int               `json:"maxOutput,omitempty"`     // tokens of an answer
+		Input         []string          `json:"input,omitempty"`
+		Output        []string          `json:"output,omitempty"`
+		Sampling      bool              `json:"sampling"`               // whether temperature and its like are taken
+		CacheMinimum  int               `json:"cacheMinimum,omitempty"` // tokens below which a prompt is not cached
+		PricesUSD     map[string]string `json:"pricesUsd,omitempty"`    // of a million tokens
 	}
 	out := make([]view, len(list))
 	for i, m := range list {
-		out[i] = view{m.Name, m.Provider, m.KeySource, m.Available, m.Why}
+		out[i] = view{m.Name, m.Provider, m.KeySource, m.Available, m.Why, m.Info.Title, m.Info.ContextWindow, m.Info.MaxOutput, m.Info.Input, m.Info.Output,
+			!m.Info.NoSampling, m.Info.CacheMinimum, m.Prices}
 	}
 	return reply(c, map[string]any{"models": out})
 }

@@ -53,6 +53,7 @@ func (s *Server) writeError(err error, c echo.Context) {
 	fe := fromEcho(err)
 	rid := requestID(c)
 	h := c.Response().Header()
+	tellLimits(c)
 	if fe.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(fe.RetryAfter.Seconds()))))
 	}

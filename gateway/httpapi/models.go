@@ -67,7 +67,8 @@ func (s *Server) oneModel(c echo.Context) error {
 }
 
 func compatible(m gateway.ModelState) openai.Model {
-	return openai.Model{ID: m.Name, OwnedBy: m.Provider, DisplayName: m.Info.Title}
+	return openai.Model{ID: m.Name, OwnedBy: m.Provider, DisplayName: m.Info.Title, ContextWindow: m.Info.ContextWindow, MaxOutput: m.Info.MaxOutput,
+		Input: m.Info.Input, Output: m.Info.Output, Sampling: !m.Info.NoSampling, CacheMinimum: m.Info.CacheMinimum, Prices: m.Prices}
 }
 
 // listGemini is GET /v1beta/models.

@@ -87,6 +87,9 @@ func (n *nativeSink) Emit(e gateway.Event) error {
 	case gateway.RunStarted:
 		announce(n.c, ev)
 		n.tell.Begin(ev.Protocol, ev.Same)
+		if e, ok := n.tell.(interface{ Expect(int64) }); ok && !ev.Same {
+			e.Expect(ev.InputHint)
+		}
 		h := n.c.Response().Header()
 		if len(ev.Losses) > 0 {
 			h.Set("X-Gateway-Warnings", strings.Join(ev.Losses, ", "))
@@ -96,12 +99,12 @@ func (n *nativeSink) Emit(e gateway.Event) error {
 		}
 		for name, v := range ev.Header {
 			for _, prefix := range passedOn {
-				if strings.HasPrefix(name, prefix) {
+				if strings.HasPrefix(name, prefix) && h.Get(name) == "" { // our own limits are the caller's, the provider's are ours
 					h[name] = v
 				}
 			}
 		}
-	case gateway.Upstream:
+	case *gateway.Upstream:
 		if n.whole {
 			if ev.Event.Kind != chat.EventWhole {
 				return nil

@@ -48,7 +48,9 @@ type Config struct {
 	Clock     func() time.Time
 	Ready     func(context.Context) error
 	Metrics   http.Handler // nil: not served here
-	Version   string
+	// SigningKeys is the JWK Set that verifies what this gateway sends to host apps; nil: not served.
+	SigningKeys func() ([]byte, error)
+	Version     string
 }
 
 // Server is the HTTP side of the gateway.
@@ -83,6 +85,12 @@ func (s *Server) routes() {
 	agent := e.Group("/api/agent")
 	agent.POST("/chat", s.agentChat)
 	agent.POST("/confirm", s.agentConfirm)
+	agent.GET("/chat/:id/stream", s.threadStream)
+	agent.GET("/runs", s.listRuns)
+	agent.GET("/runs/:id/events", s.runEvents)
+	agent.DELETE("/runs/:id", s.cancelRun)
+	agent.POST("/dispatches/:id/resolve", s.resolveDispatch)
+	agent.GET("/previews", s.previews)
 	agent.GET("/capabilities", s.capabilities)
 	agent.GET("/models", s.models)
 	agent.GET("/models/*", s.modelSupport)
@@ -120,6 +128,9 @@ func (s *Server) routes() {
 	e.HEAD("/api/hello", func(c echo.Context) error { return c.NoContent(http.StatusOK) })
 	if s.Metrics != nil {
 		e.GET("/metrics", echo.WrapHandler(s.Metrics))
+	}
+	if s.SigningKeys != nil {
+		e.GET("/.well-known/jwks.json", s.signingKeys)
 	}
 }
 
@@ -169,7 +180,9 @@ func (s *Server) frame(next echo.HandlerFunc) echo.HandlerFunc {
 		rid := "req_" + id.String()
 		c.Set(keyRequestID, rid)
 		info := &tenancy.RequestInfo{ID: rid, Method: c.Request().Method, Route: c.Path()}
-		c.SetRequest(c.Request().WithContext(tenancy.WithRequest(c.Request().Context(), info)))
+		ctx, standing := gateway.WithStanding(tenancy.WithRequest(c.Request().Context(), info))
+		c.SetRequest(c.Request().WithContext(ctx))
+		c.Set(keyStanding, standing)
 		h := c.Response().Header()
 		h.Set("X-Request-Id", rid)
 		h.Set("X-Content-Type-Options", "nosniff")

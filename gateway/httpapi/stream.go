@@ -28,6 +28,7 @@ type stream struct {
 	contentType string // empty: an event stream
 	every       time.Duration
 	timer       *time.Timer
+	written     time.Time // when the last byte went out: the heartbeat looks at it, so that a write need not move a timer
 	deadline    time.Time
 	pending     bool // something was written and not flushed; the timer will do it if nobody else does
 	err         error
@@ -48,6 +49,7 @@ func (s *stream) start() {
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no")
 	s.w.WriteHeader(http.StatusOK)
+	s.written = s.clock()
 	s.timer = time.AfterFunc(s.every, s.beat)
 }
 
@@ -64,9 +66,14 @@ func (s *stream) beat() {
 		s.timer.Reset(s.every)
 		return
 	}
+	if quiet := s.clock().Sub(s.written); quiet >= 0 && quiet < s.every {
+		s.timer.Reset(s.every - quiet)
+		return
+	}
 	if len(s.heartbeat) > 0 {
 		s.put(s.heartbeat, false)
 	}
+	s.timer.Reset(s.every)
 }
 
 // write sends one event; more says that another is about to be written. After an error every further write returns it.
@@ -94,8 +101,9 @@ func (s *stream) flush() {
 // put rolls the write deadline at most once a second: the server has no WriteTimeout, which would cut long streams, and a client that
 // stopped reading must not hold a turn for ever.
 func (s *stream) put(b []byte, more bool) {
-	if now := s.clock(); s.deadline.Sub(now) < writeWindow-time.Second {
-		s.deadline = now.Add(writeWindow)
+	s.written = s.clock()
+	if s.deadline.Sub(s.written) < writeWindow-time.Second {
+		s.deadline = s.written.Add(writeWindow)
 		_ = s.rc.SetWriteDeadline(s.deadline) // not supported by test recorders; then there is no deadline
 	}
 	if _, s.err = s.w.Write(b); s.err != nil {
@@ -109,7 +117,6 @@ func (s *stream) put(b []byte, more bool) {
 		return
 	}
 	s.flush()
-	s.timer.Reset(s.every)
 }
 
 func (s *stream) close() {
@@ -129,6 +136,7 @@ func (s *stream) close() {
 
 // announce puts what is known at the first byte into headers.
 func announce(c echo.Context, ev gateway.RunStarted) {
+	tellLimits(c)
 	h := c.Response().Header()
 	h.Set("X-Run-Id", ev.RunID)
 	if ev.Flagged != "" {

@@ -115,6 +115,9 @@ func crossed(from, to []mapping) []supportedRow {
 		case i < 0 && f.read == chat.Kept:
 			continue
 		}
+		if f.concept == "log probabilities" { // both protocols have them, and neither's are the other's
+			row.Fate, row.Note = chat.Dropped, "told by a provider of the same protocol alone"
+		}
 		told[f.concept] = true
 		out = append(out, row)
 	}

@@ -19,6 +19,7 @@ import (
 	"hash/maphash"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/lossless-group/gateway/fault"
@@ -57,7 +58,7 @@ const (
 	DefaultCacheSize = 200_000
 	DefaultMaxSteps  = 20_000
 	DefaultMaxBytes  = fuel.DefaultBytes
-	DefaultMaxTime   = 250 * time.Millisecond
+	DefaultMaxTime   = fuel.DefaultTime
 )
 
 // keep is how long a decision is given again. It depends on nothing that changes by itself, so this only bounds how
@@ -72,7 +73,7 @@ type Options struct {
 	PlanMaxTokens  map[string]int // output tokens per model call by plan name; absent or 0: no cap
 	MaxSteps       int            // expressions one evaluation may take
 	MaxBytes       int            // bytes the functions of one evaluation may make
-	MaxTime        time.Duration  // wall time one evaluation may take; an organisation's policy that takes longer is quarantined
+	MaxTime        time.Duration  // that one evaluation may work; an organisation's policy that takes longer is quarantined
 	Orgs           int            // organisations whose Rego is kept compiled; 0: 2,000
 	Usage          UsageSource    // for policies that read it; nil: such a policy refuses everything
 	Watcher        Watcher        // told when an organisation's policy stops deciding; nil: nobody
@@ -97,8 +98,9 @@ type Engine struct {
 	parts    *lru[*kept] // what parts of organisations' Rego say; nil: it is not kept
 	platform *lru[*kept] // what the platform's rules alone say, of all organisations; nil: it is not kept
 	ids      idSource
-	leaves   []leaf // what the key is made of
-	listed   bool   // the policy reads the list of capabilities
+	spare    sync.Pool // of *asked
+	leaves   []leaf    // what the key is made of
+	listed   bool      // the policy reads the list of capabilities
 }
 
 // platformSize is how many answers of the platform's rules are kept. They read little, so that few are different.
@@ -310,14 +312,31 @@ func (e *Engine) notePlain(st *settings) {
 	e.orgs.notePlain(maphash.String(e.seed, st.org), st.org, st.revision, st.given)
 }
 
+// asked is the memory of one question that has to be evaluated, used again by the next.
+type asked struct {
+	in     policy.Input
+	called policy.CapabilityInfo
+	question
+}
+
 // ask evaluates. It takes the question apart and by value, because OPA's documents live on the heap, and a question
 // answered from memory is to stay on the stack.
 //
 //go:noinline
 func (e *Engine) ask(ctx context.Context, act action, in policy.Input, called policy.CapabilityInfo, step int, args []byte, use *policy.Usage, st *settings, cat *catalogue, own *orgPolicy) (policy.Contribution, error) {
-	q := question{in: &in, step: step, args: args, usage: use, settings: st, catalogue: cat}
+	room, ok := e.spare.Get().(*asked)
+	if !ok {
+		room = new(asked)
+	}
+	defer func() {
+		*room = asked{} // nothing of one organisation's question is kept for another's
+		e.spare.Put(room)
+	}()
+	room.in, room.called = in, called
+	room.question = question{in: &room.in, step: step, args: args, usage: use, settings: st, catalogue: cat}
+	q := &room.question
 	if act == actionTool {
-		q.capability = &called
+		q.capability = &room.called
 	}
 	if act == actionTool && (e.policy.reads.has(leafCapabilityArgs) || own != nil && own.code != nil && own.code.readsArg) {
 		var err error
@@ -325,18 +344,18 @@ func (e *Engine) ask(ctx context.Context, act action, in policy.Input, called po
 			return policy.Contribution{Deny: []fault.Reason{argsRefused}, Profile: policy.ProfileStrict}, nil
 		}
 	}
-	v, err := e.platformOf(ctx, act, &q)
+	v, err := e.platformOf(ctx, act, q)
 	if err != nil {
 		return policy.Contribution{}, err
 	}
 	v.Profile = e.floor
 	v.MaxTokens = e.plans[in.Tenant.Org.Plan]
-	v = v.And(st.contribution(&q))
+	v = v.And(st.contribution(q))
 	// Nothing an organisation's Rego says can bring back what was refused before it, so it is not asked.
 	if own == nil || own.code == nil || len(v.Deny) > 0 {
 		return v, nil
 	}
-	org, err := e.askOrg(ctx, act, &q, own)
+	org, err := e.askOrg(ctx, act, q, own)
 	if err != nil {
 		return policy.Contribution{}, err
 	}
@@ -368,8 +387,14 @@ func (e *Engine) askPlatform(ctx context.Context, act action, q *question) (poli
 	if act == actionTool {
 		entry = e.policy.tool
 	}
-	f := fuel.New(fuel.Budget{Steps: e.maxSteps, Bytes: e.maxBytes, Deadline: e.clock().Add(e.maxTime), Done: ctx.Done()}, e.clock)
-	answer, err := e.policy.eval(ctx, entry, e.policy.inputs.build(q), f)
+	f := fuel.New(fuel.Budget{Steps: e.maxSteps, Bytes: e.maxBytes, Time: e.maxTime, Done: ctx.Done()}, e.clock)
+	input := e.policy.inputs.build(q)
+	if entry.clear.query != nil {
+		if _, err := e.policy.eval(ctx, entry.clear, input, f); !errors.Is(err, errUndefined) {
+			return policy.Contribution{}, err
+		}
+	}
+	answer, err := e.policy.eval(ctx, entry.sets, input, f)
 	if err != nil {
 		return policy.Contribution{}, err
 	}

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
-	"github.com/open-policy-agent/opa/v1/storage/inmem"
 	"github.com/open-policy-agent/opa/v1/topdown"
 	"github.com/open-policy-agent/opa/v1/topdown/cache"
 
@@ -377,6 +376,7 @@ func (p *orgPolicy) trip(now time.Time, took, limit time.Duration) {
 type orgCompiled struct {
 	compiled
 	parts    [partCount]orgPart
+	always   map[ast.Var]*ast.Term    // the entry points whose value never changes
 	asked    [1 << partCount]orgAsked // by the parts that are asked for, as bits
 	readsArg bool
 	readsUse bool
@@ -465,7 +465,18 @@ func compileOrg(given []policy.File, platform reads, patterns cache.InterQueryVa
 	if err != nil {
 		return nil, err
 	}
-	out := &orgCompiled{compiled: compiled{compiler: c, store: inmem.New(), patterns: patterns, reads: r}}
+	out := &orgCompiled{compiled: compiled{compiler: c, patterns: patterns, reads: r}, always: map[ast.Var]*ast.Term{}}
+	if err := out.open(context.Background()); err != nil {
+		return nil, err
+	}
+	for _, points := range partPoints {
+		for _, v := range points {
+			if t := constant(c, pointRef(v)); t != nil {
+				out.always[v] = t
+			}
+		}
+	}
+	inlineConstants(c)
 	has := func(v ast.Var) bool { return report.Entrypoints[strings.TrimPrefix(string(v), "org_")] }
 	for i := range out.parts {
 		if out.parts[i], err = orgPartOf(c, partPoints[i], has); err != nil {
@@ -491,8 +502,7 @@ func compileOrg(given []policy.File, platform reads, patterns cache.InterQueryVa
 	}
 	// Types are for the compiler alone, and are more than half of what a small policy keeps in memory; so is the graph of its rules.
 	c.TypeEnv, c.Graph = nil, nil
-	out.txn, err = out.store.NewTransaction(context.Background())
-	return out, err
+	return out, nil
 }
 
 func orgPartOf(c *ast.Compiler, points []ast.Var, has func(ast.Var) bool) (orgPart, error) {
@@ -526,15 +536,16 @@ func (c *orgCompiled) query(parts int) (orgAsked, error) {
 		}
 		r = r.and(c.parts[i].reads)
 		for _, v := range c.parts[i].sets {
-			body.Append(ast.Equality.Expr(ast.NewTerm(pointRef(v)), ast.NewTerm(v)))
+			if c.always[v] == nil {
+				body.Append(ast.Equality.Expr(ast.NewTerm(pointRef(v)), ast.NewTerm(v)))
+			}
 		}
 	}
 	if len(body) == 0 {
 		return orgAsked{}, nil
 	}
-	qc := c.compiler.QueryCompiler()
-	body, err := qc.Compile(body)
-	return orgAsked{entry: entry{body: body, compiler: qc}, inputs: newBuilder(r.leaves)}, err
+	e, err := c.entry(body)
+	return orgAsked{entry: e, inputs: newBuilder(r.leaves)}, err
 }
 
 // askOrg returns what an organisation's policy says about one question, each part from memory if it can. Errors are *failure, or the
@@ -571,7 +582,7 @@ func (e *Engine) askOrg(ctx context.Context, act action, q *question, p *orgPoli
 			if missing&(1<<i) == 0 {
 				continue
 			}
-			if said[i], err = decodeOrg(answer, p.code.parts[i].sets); err != nil {
+			if said[i], err = p.code.decode(answer, p.code.parts[i].sets); err != nil {
 				return policy.Contribution{}, &failure{kind: fault.Forbidden, code: PolicyInvalid, err: err}
 			}
 		}
@@ -604,20 +615,31 @@ func (p *orgPart) appendKey(b []byte, part int, act action, policy uint64, q *qu
 	return appendLeaves(b, p.reads.leaves, q)
 }
 
+// decode reads what was answered and what is always so.
+func (c *orgCompiled) decode(r topdown.QueryResult, sets []ast.Var) (policy.Contribution, error) {
+	for _, v := range sets {
+		if t := c.always[v]; t != nil {
+			r[v] = t
+		}
+	}
+	return decodeOrg(r, sets)
+}
+
 // evalOrg evaluates some parts of an organisation's policy together.
 func (e *Engine) evalOrg(ctx context.Context, parts int, q *question, p *orgPolicy) (topdown.QueryResult, error) {
+	asked := &p.code.asked[parts]
+	if asked.query == nil {
+		return topdown.QueryResult{}, nil
+	}
 	leave, err := p.state.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	asked := &p.code.asked[parts]
-	began := e.clock()
-	f := fuel.New(fuel.Budget{Steps: e.maxSteps, Bytes: e.maxBytes, Deadline: began.Add(e.maxTime), Done: ctx.Done()}, e.clock)
+	f := fuel.New(fuel.Budget{Steps: e.maxSteps, Bytes: e.maxBytes, Time: e.maxTime, Done: ctx.Done()}, e.clock)
 	answer, err := p.code.eval(ctx, asked.entry, asked.inputs.build(q), f)
-	now := e.clock()
-	if took := now.Sub(began); errors.Is(err, ErrBudget) || took > e.maxTime {
-		p.trip(now, took, e.maxTime)
+	if worked := f.Worked(); errors.Is(err, ErrBudget) || worked > e.maxTime {
+		p.trip(e.clock(), worked, e.maxTime)
 	}
 	switch {
 	case err == nil:

@@ -26,6 +26,13 @@ type virtual struct {
 	value *ast.Term // nil: undefined
 }
 
+// reset forgets everything.
+func (v *virtuals) reset() {
+	clear(v.list[:v.n])
+	clear(v.terms[:v.used])
+	v.n, v.used, v.depth, v.beyond = 0, 0, 0, nil
+}
+
 func (v *virtuals) many() topdown.VirtualCache {
 	if v.beyond == nil {
 		v.beyond = topdown.NewVirtualCache()

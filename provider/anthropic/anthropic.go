@@ -23,6 +23,7 @@ import (
 	"github.com/lossless-group/gateway/chat"
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/provider"
+	httpexchange "github.com/lossless-group/gateway/provider/exchange"
 	wire "github.com/lossless-group/gateway/wire/anthropic"
 )
 
@@ -127,6 +128,9 @@ func NewTransport() *http.Transport {
 // Name returns the provider's configured name.
 func (p *Provider) Name() string { return p.name }
 
+// Addresses are the URLs it sends requests to; nothing else need be reachable for it.
+func (p *Provider) Addresses() []string { return []string{p.url.String()} }
+
 // Protocol returns chat.AnthropicMessages.
 func (p *Provider) Protocol() chat.Protocol { return chat.AnthropicMessages }
 
@@ -170,7 +174,7 @@ func (p *Provider) Open(ctx context.Context, c provider.Call) (provider.Stream, 
 		x.finish(nil)
 		return nil, f
 	}
-	x.body = newIdleReader(res.Body, p.idle, func() { cancel(errIdle) })
+	x.body = httpexchange.NewIdleReader(res.Body, p.idle, func() { cancel(errIdle) })
 	if res.StatusCode < 200 || res.StatusCode > 299 {
 		defer x.finish(res.Body)
 		return nil, p.answerFault(x, res)
@@ -266,7 +270,7 @@ type exchange struct {
 	cancel  context.CancelCauseFunc
 	release func() bool // takes the request off the caller's context
 	scrub   func(string) string
-	body    *idleReader
+	body    *httpexchange.IdleReader
 }
 
 // drainTime is how long a finished answer may take to end its body, for the sake of the connection.
@@ -277,7 +281,7 @@ func (x *exchange) finish(body io.Closer) {
 	x.cancel(errClosed)
 	x.release()
 	if x.body != nil {
-		x.body.stop()
+		x.body.Stop()
 	}
 	if body != nil {
 		// Closing may wait for a reader that is just being canceled.
@@ -288,7 +292,7 @@ func (x *exchange) finish(body io.Closer) {
 // drain reads what is left after the last event, in the background, so that the connection can be used again.
 func (x *exchange) drain(body io.ReadCloser) {
 	x.release()
-	if x.body.done() {
+	if x.body.Done() {
 		_ = body.Close() // at its end already, so this does not touch the network
 		x.cancel(errClosed)
 		return

@@ -11,6 +11,7 @@ import (
 	"github.com/lossless-group/gateway/chat"
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/provider"
+	httpexchange "github.com/lossless-group/gateway/provider/exchange"
 )
 
 // CountTokens asks how many tokens the prompt of a masked body has. Its errors are those of Open.
@@ -35,7 +36,7 @@ func (p *Provider) CountTokens(ctx context.Context, c provider.Call) (int64, err
 		return 0, p.sendFault(x, err, left.Load())
 	}
 	defer func() { _ = res.Body.Close() }() // nothing more is read of it
-	x.body = newIdleReader(res.Body, p.idle, func() { cancel(errIdle) })
+	x.body = httpexchange.NewIdleReader(res.Body, p.idle, func() { cancel(errIdle) })
 	if res.StatusCode < 200 || res.StatusCode > 299 {
 		return 0, p.answerFault(x, res)
 	}

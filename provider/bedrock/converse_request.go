@@ -411,6 +411,25 @@ func (e *converseWriter) tools(r *chat.Request) {
 	e.raw("}")
 }
 
+// format holds the answer to a schema, which Converse takes as a string.
+func (e *converseWriter) format(o chat.Output) {
+	if len(o.Schema) == 0 || jsonscan.Check(o.Schema) != nil {
+		e.lose("output", chat.Refused, "it has no schema")
+		return
+	}
+	e.raw(`,"outputConfig":{"textFormat":{"type":"json_schema","structure":{"jsonSchema":{"schema":`)
+	e.str(string(o.Schema))
+	if o.Name != "" {
+		e.raw(`,"name":`)
+		e.str(o.Name)
+	}
+	if o.Description != "" {
+		e.raw(`,"description":`)
+		e.str(o.Description)
+	}
+	e.raw("}}}}")
+}
+
 func allowed(name string, names []string) bool {
 	for _, n := range names {
 		if n == name {
@@ -460,8 +479,11 @@ func (e *converseWriter) further(r *chat.Request) {
 	} else {
 		e.raw("}")
 	}
-	if r.Output.Kind != chat.OutputText {
-		e.lose("output", chat.Refused, "Converse cannot be held to JSON")
+	switch r.Output.Kind {
+	case chat.OutputSchema:
+		e.format(r.Output)
+	case chat.OutputJSON:
+		e.lose("output", chat.Refused, "Converse can be held to a schema and not to JSON of any kind")
 	}
 	if r.Logprobs {
 		e.lose("logprobs", chat.Refused, "Converse tells no probabilities")

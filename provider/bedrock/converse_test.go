@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 	"testing/iotest"
 
@@ -212,7 +213,8 @@ func TestConverseBody(t *testing.T) {
 		{name: "a document", model: "m",
 			body: `{"model":"x","max_tokens":5,"messages":[{"role":"user","content":[{"type":"document","title":"x/y","source":{"type":"base64","media_type":"application/pdf","data":"AAAA"}}]}]}`,
 			want: `{"messages":[{"role":"user","content":[{"document":{"format":"pdf","name":"document 1","source":{"bytes":"AAAA"}}}]}],"inferenceConfig":{"maxTokens":5}}`},
-		{name: "JSON output", model: "m", body: `{"model":"x","max_tokens":5,"output_config":{"format":{"type":"json_schema","schema":{}}},"messages":[{"role":"user","content":"a"}]}`, code: "unsupported_field"},
+		{name: "an answer held to a schema", model: "m", body: `{"model":"x","max_tokens":5,"output_config":{"format":{"type":"json_schema","schema":{"type":"object","properties":{"a":{"type":"string"}}}}},"messages":[{"role":"user","content":"a"}]}`,
+			want: `{"messages":[{"role":"user","content":[{"text":"a"}]}],"inferenceConfig":{"maxTokens":5},"outputConfig":{"textFormat":{"type":"json_schema","structure":{"jsonSchema":{"schema":"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}}}"}}}}}`},
 		{name: "nothing to say", model: "m", body: `{"model":"x","max_tokens":5,"messages":[{"role":"user","content":" "}]}`, code: "unsupported_field"},
 		{name: "calls without tools", model: "m", body: `{"model":"x","max_tokens":5,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{}}]}]}`, code: "unsupported_field"},
 	} {
@@ -297,4 +299,35 @@ func BenchmarkConverseDelta(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/delta")
+}
+
+func TestConverseRefusesOtherOutputs(t *testing.T) {
+	hi := []chat.Message{{Role: chat.User, Parts: []chat.Part{{Kind: chat.PartText, Text: "hi"}}}}
+	for _, c := range []struct {
+		name   string
+		output chat.Output
+		lost   bool
+	}{
+		{"text", chat.Output{}, false},
+		{"a schema with a name", chat.Output{Kind: chat.OutputSchema, Name: "n", Description: "d", Schema: json.RawMessage(`{"type":"object"}`)}, false},
+		{"JSON of any kind", chat.Output{Kind: chat.OutputJSON}, true},
+		{"a schema that is missing", chat.Output{Kind: chat.OutputSchema}, true},
+		{"a schema that is no JSON", chat.Output{Kind: chat.OutputSchema, Schema: json.RawMessage(`{`)}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			body, losses, err := EncodeRequest(chat.Request{Prompt: chat.Prompt{Messages: hi, MaxTokens: 5}, Output: c.output})
+			if err != nil || !json.Valid(body) {
+				t.Fatalf("%v: %s", err, body)
+			}
+			if lost := len(losses) > 0 && losses[0].Fate == chat.Refused; lost != c.lost {
+				t.Errorf("losses %+v", losses)
+			}
+			if held := strings.Contains(string(body), "outputConfig"); held != (c.output.Kind == chat.OutputSchema && !c.lost) {
+				t.Errorf("body %s", body)
+			}
+			if c.output.Name != "" && !strings.Contains(string(body), `"name":"n","description":"d"`) {
+				t.Errorf("body %s", body)
+			}
+		})
+	}
 }

@@ -212,7 +212,7 @@ func (p *Client) send(ctx context.Context, r Request, how Reading) (*exchange, *
 		x.finish(nil)
 		return nil, nil, f
 	}
-	x.body = newIdleReader(res.Body, p.idle, func() { cancel(errIdle) })
+	x.body = NewIdleReader(res.Body, p.idle, func() { cancel(errIdle) })
 	if res.StatusCode < 200 || res.StatusCode > 299 {
 		defer x.finish(res.Body)
 		return nil, nil, p.answerFault(x, res, how.Failure)
@@ -314,7 +314,7 @@ type exchange struct {
 	cancel  context.CancelCauseFunc
 	release func() bool // takes the request off the caller's context
 	secrets []keyring.Secret
-	body    *idleReader
+	body    *IdleReader
 }
 
 // drainTime is how long a finished answer may take to end its body, for the sake of the connection.
@@ -325,7 +325,7 @@ func (x *exchange) finish(body io.Closer) {
 	x.cancel(errClosed)
 	x.release()
 	if x.body != nil {
-		x.body.stop()
+		x.body.Stop()
 	}
 	if body != nil {
 		// Closing may wait for a reader that is just being canceled.
@@ -336,7 +336,7 @@ func (x *exchange) finish(body io.Closer) {
 // drain reads what is left after the last event, in the background, so that the connection can be used again.
 func (x *exchange) drain(body io.ReadCloser) {
 	x.release()
-	if x.body.done() {
+	if x.body.Done() {
 		_ = body.Close() // at its end already, so this does not touch the network
 		x.cancel(errClosed)
 		return

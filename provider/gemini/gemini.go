@@ -65,6 +65,9 @@ func New(c Config) (*Provider, error) {
 // Name returns the provider's configured name.
 func (p *Provider) Name() string { return p.http.Name() }
 
+// Addresses are the URLs it sends requests to; nothing else need be reachable for it.
+func (p *Provider) Addresses() []string { return []string{p.base.String()} }
+
 // Protocol returns chat.GeminiGenerate.
 func (p *Provider) Protocol() chat.Protocol { return chat.GeminiGenerate }
 

@@ -80,6 +80,7 @@ type Provider struct {
 	tokenURL string
 	client   *http.Client
 	sources  *lru.Cache[[sha256.Size]byte, oauth2.TokenSource]
+	regional bool // a region or several, not wherever there is room
 }
 
 var (
@@ -126,7 +127,7 @@ func New(c Config) (*Provider, error) {
 		return nil, fault.From(err)
 	}
 	return &Provider{
-		http: h, base: u, pub: c.Publisher, source: c.Source, tokenURL: c.TokenURL, sources: sources,
+		http: h, base: u, pub: c.Publisher, source: c.Source, tokenURL: c.TokenURL, sources: sources, regional: c.Location != "global",
 		hosting: anthropic.Hosting{Version: Version, Betas: c.Betas},
 		client: &http.Client{Transport: c.Exchange.Transport, Timeout: tokenTime, CheckRedirect: func(*http.Request, []*http.Request) error {
 			return http.ErrUseLastResponse
@@ -157,6 +158,9 @@ func host(location string) string {
 // Name returns the provider's configured name.
 func (p *Provider) Name() string { return p.http.Name() }
 
+// Addresses are the URLs it sends requests to; nothing else need be reachable for it.
+func (p *Provider) Addresses() []string { return []string{p.base.String(), p.tokenURL} }
+
 // Protocol returns the publisher's own: chat.AnthropicMessages or chat.GeminiGenerate.
 func (p *Provider) Protocol() chat.Protocol {
 	if p.pub == Google {
@@ -177,6 +181,30 @@ var (
 		Decoder: func(r io.Reader) exchange.Decoder { return gemini.NewDecoder(r) }, Whole: gemini.DecodeMessage, Failure: failure,
 	}
 )
+
+// readRegional reads Claude served by a region, which is charged apart from the same served from anywhere.
+var readRegional = exchange.Reading{
+	Decoder: func(r io.Reader) exchange.Decoder { return regional{anthropic.NewDecoder(r)} }, Failure: failure,
+	Whole: func(body []byte) (chat.Event, error) {
+		ev, err := anthropic.DecodeMessage(body)
+		if ev.Usage != nil {
+			ev.Usage.Terms.Endpoint = endpointRegional
+		}
+		return ev, err
+	},
+}
+
+// endpointRegional is the kind of endpoint as prices know it.
+const endpointRegional = "regional"
+
+// regional notes on usage that a region served it.
+type regional struct{ exchange.Decoder }
+
+func (d regional) Usage() (chat.Usage, bool) {
+	u, told := d.Decoder.Usage()
+	u.Terms.Endpoint = endpointRegional
+	return u, told
+}
 
 func failure(_ int, _ http.Header, body []byte) exchange.Said {
 	f := gemini.ParseError(body)
@@ -204,6 +232,9 @@ func (p *Provider) Open(ctx context.Context, c provider.Call) (provider.Stream, 
 			h["Anthropic-Beta"] = []string{strings.Join(betas, ",")}
 		}
 		body, method, how = rewritten, "rawPredict", readClaude
+		if p.regional {
+			how = readRegional
+		}
 	}
 	u := *p.base
 	if c.Stream {

@@ -48,6 +48,7 @@ func claude() providertest.Dialect {
 	d := providertest.Messages()
 	body := d.Body
 	d.Model = "claude-sonnet-4-6"
+	d.Billed.Terms.Endpoint = endpointRegional // the conformance runs in a region
 	d.Body = func(stream bool) string {
 		return strings.Replace(body(stream), `"model":"claude-sonnet-4-6"`, `"anthropic_version":"`+Version+`"`, 1)
 	}
@@ -59,6 +60,31 @@ func TestConformance(t *testing.T) {
 	t.Run("gemini", func(t *testing.T) {
 		providertest.RunDialect(t, open(Google, nil), func(f fixtures.Fixture) bool { return f.Wire == string(chat.GeminiGenerate) }, providertest.Gemini())
 	})
+}
+
+// Claude in a region costs more than the same from anywhere, and usage says which it was.
+func TestRegionalUsage(t *testing.T) {
+	for _, c := range []struct {
+		name, location string
+		want           bool
+	}{{"a region", "europe-west1", true}, {"several regions", "eu", true}, {"global", "global", false}} {
+		p, err := New(Config{Publisher: Anthropic, Project: "p", Location: c.location})
+		if err != nil || p.regional != c.want {
+			t.Errorf("%s: regional %v, %v", c.name, p.regional, err)
+		}
+	}
+	whole := `{"id":"m","type":"message","role":"assistant","model":"claude-sonnet-4-6","content":[],"stop_reason":"end_turn","usage":{"input_tokens":3,"output_tokens":5}}`
+	ev, err := readRegional.Whole([]byte(whole))
+	if err != nil || ev.Usage == nil || ev.Usage.Terms.Endpoint != "regional" || ev.Usage.Output != 5 {
+		t.Errorf("whole: %+v, %v", ev.Usage, err)
+	}
+	dec := readRegional.Decoder(strings.NewReader("event: message_start\ndata: {\"type\":\"message_start\",\"message\":" + whole + "}\n\n"))
+	if _, err := dec.Next(); err != nil {
+		t.Fatal(err)
+	}
+	if u, told := dec.Usage(); !told || u.Terms.Endpoint != "regional" || u.Input != 3 {
+		t.Errorf("stream: %+v, %v", u, told)
+	}
 }
 
 func TestRequests(t *testing.T) {

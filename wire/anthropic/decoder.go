@@ -144,7 +144,7 @@ func badEvent(ev sse.Event) *fault.Error {
 		return cut(io.ErrUnexpectedEOF)
 	}
 	return fault.Wrap(fault.Upstream, opStream, "upstream_error", "The provider sent an event that cannot be read. Try again.",
-		errors.New("bad JSON in event "+clip([]byte(ev.Name))))
+		errors.New("bad JSON in an event"))
 }
 
 func (d *Decoder) delta(out *chat.Event) bool {

@@ -18,6 +18,10 @@ type Encoder struct {
 	ID     string // of the message when the provider gives none
 	Model  string // when the provider names none
 
+	// Expected is what the input is estimated at, in tokens. The first event has to count it, and providers of other protocols tell it at the end;
+	// the last event corrects it.
+	Expected int64
+
 	started bool
 	ended   bool
 	usage   chat.Usage
@@ -110,7 +114,11 @@ func (e *Encoder) start(dst []byte) []byte {
 	b := append([]byte(nil), `{"type":"message_start","message":{`...)
 	b = appendIdentity(b, e.ID, e.Model)
 	b = append(b, `,"content":[],"stop_reason":null,"stop_sequence":null,"usage":`...)
-	b = append(appendUsage(b, e.usage), "}}"...)
+	told := e.usage
+	if told == (chat.Usage{}) {
+		told.Input = e.Expected
+	}
+	b = append(appendUsage(b, told), "}}"...)
 	return sse.AppendEvent(dst, "message_start", b)
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -21,6 +22,12 @@ type Model struct {
 	Created     int64 // Unix time in seconds
 	OwnedBy     string
 	DisplayName string
+
+	// What the official lists do not tell and several clients read where it is told. A zero field is left out.
+	ContextWindow, MaxOutput, CacheMinimum int // tokens
+	Input, Output                          []string
+	Sampling                               bool              // temperature and its like are taken
+	Prices                                 map[string]string // USD of a million tokens, by bucket
 }
 
 // AppendModel appends the object of one model. It has the members of the Messages API too, because one path serves the
@@ -37,7 +44,46 @@ func AppendModel(dst []byte, m Model) []byte {
 	dst = jsonscan.AppendString(append(dst, `,"type":"model","display_name":`...), name)
 	dst = append(dst, `,"created_at":"`...)
 	dst = time.Unix(m.Created, 0).UTC().AppendFormat(dst, time.RFC3339)
-	return append(dst, `"}`...)
+	dst = append(dst, '"')
+	number := func(name string, n int) {
+		if n > 0 {
+			dst = strconv.AppendInt(append(append(append(dst, `,"`...), name...), `":`...), int64(n), 10)
+		}
+	}
+	number("context_length", m.ContextWindow) // as OpenRouter and the servers that follow it call it
+	number("max_input_tokens", m.ContextWindow)
+	number("max_output_tokens", m.MaxOutput)
+	number("max_tokens", m.MaxOutput)
+	number("cache_minimum_tokens", m.CacheMinimum)
+	if len(m.Input)+len(m.Output) > 0 {
+		dst = appendStrings(append(dst, `,"architecture":{"input_modalities":`...), m.Input)
+		dst = append(appendStrings(append(dst, `,"output_modalities":`...), m.Output), '}')
+	}
+	if m.ContextWindow > 0 || len(m.Input) > 0 { // something is known of it
+		dst = strconv.AppendBool(append(dst, `,"supports_sampling":`...), m.Sampling)
+	}
+	if len(m.Prices) > 0 {
+		dst = append(dst, `,"prices_usd_per_million":{`...)
+		for i, bucket := range slices.Sorted(maps.Keys(m.Prices)) {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = jsonscan.AppendString(append(jsonscan.AppendString(dst, bucket), ':'), m.Prices[bucket])
+		}
+		dst = append(dst, '}')
+	}
+	return append(dst, '}')
+}
+
+func appendStrings(dst []byte, list []string) []byte {
+	dst = append(dst, '[')
+	for i, s := range list {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = jsonscan.AppendString(dst, s)
+	}
+	return append(dst, ']')
 }
 
 // AppendModels appends the body of the list of models.

@@ -74,7 +74,7 @@ func badEvent(ev sse.Event) *fault.Error {
 		return cut(io.ErrUnexpectedEOF)
 	}
 	return fault.Wrap(fault.Upstream, opStream, "upstream_error", "The provider sent an event that cannot be read. Try again.",
-		errors.New("bad JSON in event "+clip(ev.Name)))
+		errors.New("bad JSON in an event"))
 }
 
 // clip shortens what somebody sent before it is told back.

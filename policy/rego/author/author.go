@@ -48,6 +48,12 @@ type Names interface {
 	Models() []string // ids, or globs
 }
 
+// Describer is what Names may do besides: say what a capability is, for those who decide who may use it.
+type Describer interface {
+	// Describe returns the title and a text in plain words; ok is false for what is no capability.
+	Describe(capability string) (title, about string, ok bool)
+}
+
 // Author answers questions about policies. It is safe for concurrent use and holds no policy.
 type Author struct {
 	names   Names // nil: nothing is known

@@ -704,3 +704,68 @@ func BenchmarkReplay(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.N)*1000/b.Elapsed().Seconds(), "decisions/s")
 }
+
+// described is a gateway whose capabilities are described.
+type described struct{}
+
+func (described) Capabilities() []string { return []string{"deck.export", "deck.read"} }
+func (described) Models() []string       { return []string{"demo-*"} }
+
+func (d described) Describe(name string) (title, about string, ok bool) {
+	if !slices.Contains(d.Capabilities(), name) {
+		return "", "", false
+	}
+	return "Title of " + name, "What " + name + " does.", true
+}
+
+// TestTextNamesCapabilities completes and explains names inside strings.
+func TestTextNamesCapabilities(t *testing.T) {
+	a := newAuthor(t).Knowing(described{})
+	src := func(line string) policy.Source {
+		return policy.Source{Files: []policy.File{{Name: "org.rego", Source: "package org.policy\n\n" + line + "\n"}}}
+	}
+	for _, c := range []struct {
+		name, line string // | is the cursor
+		want       []string
+		hover      string
+	}{
+		{"the beginning of a name", `disabled_capabilities contains "deck.|"`, []string{"deck.export", "deck.read"}, ""},
+		{"a whole name", `disabled_capabilities contains "deck.re|ad"`, []string{"deck.read"}, "Title of deck.read: What deck.read does."},
+		{"behind a character of several bytes", `labels contains "é" if input.capability.name == "deck.export|"`, []string{"deck.export"}, "Title of deck.export: What deck.export does."},
+		{"behind an escaped quote", `labels contains "\"" if input.capability.name == "deck.e|"`, []string{"deck.export"}, ""},
+		{"nothing of that name", `disabled_capabilities contains "mail|"`, nil, ""},
+		{"not in a string", `disabled_capabilities contains deck.re|ad`, nil, ""},
+		{"behind a string", `labels contains "deck.read" if inp|`, []string{"input"}, ""},
+		{"in a comment", `# "deck.|`, nil, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before, after, _ := strings.Cut(c.line, "|")
+			at := policy.Position{File: "org.rego", Line: 3, Col: len([]rune(before)) + 1}
+			list, err := a.Complete(t.Context(), src(before+after), at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, x := range list {
+				got = append(got, x.Label)
+				if typed := []rune(before)[x.From-1:]; x.Kind == "capability" && (x.Insert != x.Label || !strings.HasPrefix(x.Label, string(typed)) || x.Doc == "") {
+					t.Errorf("%+v would replace %q", x, string(typed))
+				}
+			}
+			if d := cmp.Diff(c.want, got); d != "" {
+				t.Error(d)
+			}
+			h, err := a.Hover(t.Context(), src(before+after), at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			said := ""
+			if h != nil && h.Kind == "capability" {
+				said = h.Type + ": " + h.Doc
+			}
+			if said != c.hover {
+				t.Errorf("says %q, want %q", said, c.hover)
+			}
+		})
+	}
+}

@@ -43,6 +43,38 @@ type cursor struct {
 	head   bool   // nothing but the word stands before the cursor
 	offset int    // bytes from the start of the file
 	file   policy.File
+	text   *quoted // the string the cursor is in; nil: none
+}
+
+// quoted is a string of one line.
+type quoted struct {
+	before string // up to the cursor
+	whole  string
+	from   int // column it begins at, behind the quote
+}
+
+// textAround returns the string around a byte of a line. Strings over several lines, which only patterns are, are not looked for.
+func textAround(line string, col int) *quoted {
+	for i := 0; i < col; i++ {
+		switch line[i] {
+		case '#':
+			return nil
+		case '"', '`':
+			end := i + 1
+			for end < len(line) && line[end] != line[i] {
+				if line[end] == '\\' && line[i] == '"' {
+					end++
+				}
+				end++
+			}
+			end = min(end, len(line))
+			if col <= end {
+				return &quoted{before: line[i+1 : col], whole: line[i+1 : end], from: len([]rune(line[:i+1])) + 1}
+			}
+			i = end
+		}
+	}
+	return nil
 }
 
 func wordByte(b byte) bool {
@@ -81,6 +113,7 @@ func locate(s policy.Source, at policy.Position) (cursor, error) {
 		c.offset += len(l) + 1
 	}
 	c.offset += col
+	c.text = textAround(line, col)
 	return c, nil
 }
 
@@ -99,6 +132,9 @@ func (a *Author) Complete(_ context.Context, s policy.Source, at policy.Position
 			}
 			out = append(out, x)
 		}
+	}
+	if c.text != nil {
+		return append(out, a.completeText(c.text)...), nil
 	}
 	full := expand(c.file, c.before)
 	if strings.HasPrefix(full, "input.") || strings.HasPrefix(full, settingsInData+".") {
@@ -282,11 +318,44 @@ func ruleNames(files []policy.File) []ruleName {
 	return out
 }
 
+// completeText suggests what a string may name: capabilities and models of the gateway.
+func (a *Author) completeText(text *quoted) (out []policy.Completion) {
+	if a.names == nil {
+		return nil
+	}
+	add := func(name, kind, detail, doc string) {
+		if strings.HasPrefix(name, text.before) && len(out) < maxCompletions {
+			out = append(out, policy.Completion{Label: name, Kind: kind, Detail: detail, Doc: doc, Insert: name, From: text.from})
+		}
+	}
+	for _, name := range a.names.Capabilities() {
+		title, about, _ := a.describe(name)
+		add(name, "capability", title, about)
+	}
+	for _, name := range a.names.Models() {
+		add(name, "model", "", "")
+	}
+	return out
+}
+
+func (a *Author) describe(capability string) (title, about string, ok bool) {
+	d, is := a.names.(Describer)
+	if !is {
+		return "", "", false
+	}
+	return d.Describe(capability)
+}
+
 // Hover says what the word under the cursor is; nil when nothing is known of it.
 func (a *Author) Hover(_ context.Context, s policy.Source, at policy.Position) (*policy.HoverText, error) {
 	c, err := locate(s, at)
 	if err != nil {
 		return nil, err
+	}
+	if c.text != nil {
+		if title, about, ok := a.describe(c.text.whole); ok {
+			return &policy.HoverText{Label: c.text.whole, Kind: "capability", Type: title, Doc: about}, nil
+		}
 	}
 	word := strings.Trim(c.word, ".")
 	full := inInput(expand(c.file, word))

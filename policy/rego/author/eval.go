@@ -470,7 +470,7 @@ type evaluation struct {
 
 // evaluate returns the one answer of a query, nil when it is undefined.
 func evaluate(ctx context.Context, e evaluation) (answer topdown.QueryResult, steps int, err error) {
-	f := fuel.New(fuel.Budget{Steps: e.steps, Bytes: fuel.DefaultBytes, Deadline: e.clock().Add(e.time), Done: ctx.Done()}, e.clock)
+	f := fuel.New(fuel.Budget{Steps: e.steps, Bytes: fuel.DefaultBytes, Time: e.time, Done: ctx.Done()}, e.clock)
 	defer func() {
 		steps, _ = f.Used()
 		if x := recover(); x != nil {

@@ -20,7 +20,7 @@ import (
 
 // What a pathological policy may cost. The time is that of the processor, because the wall says more about neighbours.
 const (
-	maxTime  = 300 * time.Millisecond
+	maxTime  = 250 * time.Millisecond
 	maxExtra = 64 << 20
 )
 

@@ -22,12 +22,16 @@ var (
 )
 
 // Defaults of a decision. A step that has begun cannot be stopped, and the longest known takes 65 ms; the time leaves room for
-// one of those within 300 ms.
+// one of those within 250 ms, and for a processor that is slower than usual.
 const (
 	DefaultSteps = 20_000
 	DefaultBytes = 4 << 20
-	DefaultTime  = 200 * time.Millisecond
+	DefaultTime  = 130 * time.Millisecond
 )
+
+// maxGap is the most that counts of the time between two looks at the clock. No known step takes as long: what is longer is a
+// machine that had other things to do, which is no reason to refuse, and a step nobody knows of is stopped a few of its kind later.
+const maxGap = 75 * time.Millisecond
 
 // Bounds of single values, whatever budget is left.
 const (
@@ -86,7 +90,8 @@ func (t *Trip) Unwrap() error {
 type Budget struct {
 	Steps    int             // expressions
 	Bytes    int             // charges, which are about the bytes a function touches or makes
-	Deadline time.Time       // the last resort
+	Time     time.Duration   // that it may work, as far as the clock can tell; 0: no bound
+	Deadline time.Time       // the last resort, whatever it did until then; zero: none
 	Done     <-chan struct{} // of the caller's context; may be nil
 }
 
@@ -107,13 +112,15 @@ type Fuel struct {
 	steps  int
 	bytes  int
 	since  int // bytes at the last look at the clock
+	looked time.Time
+	worked time.Duration
 	trip   *Trip
 	poll   poll
 }
 
 // New returns the fuel of one evaluation.
 func New(b Budget, clock func() time.Time) *Fuel {
-	f := &Fuel{budget: b, clock: clock}
+	f := &Fuel{budget: b, clock: clock, looked: clock()}
 	f.poll.Fuel = f
 	return f
 }
@@ -185,10 +192,16 @@ func (f *Fuel) look(at *ast.Location) {
 		return
 	default:
 	}
-	if f.clock().After(f.budget.Deadline) {
+	now := f.clock()
+	f.worked += min(now.Sub(f.looked), maxGap)
+	f.looked = now
+	if f.budget.Time > 0 && f.worked > f.budget.Time || !f.budget.Deadline.IsZero() && now.After(f.budget.Deadline) {
 		f.stop(Time, "it took too long", at)
 	}
 }
+
+// Worked is the time of the evaluation until now, less what the machine seems to have spent on others.
+func (f *Fuel) Worked() time.Duration { return f.worked + min(f.clock().Sub(f.looked), maxGap) }
 
 func (f *Fuel) stop(r Reason, detail string, at *ast.Location) {
 	if f.trip != nil {

@@ -124,6 +124,46 @@ func TestBudgets(t *testing.T) {
 	}
 }
 
+// TestGaps counts little of the time the machine spent on others, however long it was, and all of what the policy worked.
+func TestGaps(t *testing.T) {
+	const loops = "some a in numbers.range(1, 60); some b in numbers.range(1, 60); a + b == 0"
+	for _, c := range []struct {
+		name  string
+		gap   time.Duration // once, in the middle
+		every time.Duration // between any two looks
+		want  fuel.Reason
+	}{
+		{name: "nothing", every: time.Microsecond},
+		{name: "one long gap", every: time.Microsecond, gap: time.Hour},
+		{name: "work that goes on", every: time.Millisecond, want: fuel.Time},
+		{name: "steps that are longer than any known", every: time.Second, want: fuel.Time},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			now, looks := time.Unix(0, 0), 0
+			f, err := budget(t, loops, fuel.Budget{Steps: fuel.DefaultSteps, Bytes: fuel.DefaultBytes, Time: fuel.DefaultTime}, func() time.Time {
+				if looks++; looks == 20 {
+					now = now.Add(c.gap)
+				}
+				now = now.Add(c.every)
+				return now
+			})
+			var trip *fuel.Trip
+			if errors.As(err, &trip) != (c.want != "") || trip != nil && trip.Reason != c.want {
+				t.Fatalf("%v, want %q", err, c.want)
+			}
+			if looks < 40 && c.want == "" {
+				t.Errorf("the clock was asked %d times only", looks)
+			}
+			if c.want != "" && looks > 200 {
+				t.Errorf("it went on for %d looks", looks)
+			}
+			if w := f.Worked(); c.want == "" && w > fuel.DefaultTime {
+				t.Errorf("worked %s", w)
+			}
+		})
+	}
+}
+
 // TestNoFuelNoCharge evaluates as OPA itself would: Install must not change anything for those who carry no Fuel.
 func TestNoFuelNoCharge(t *testing.T) {
 	fuel.Install()
