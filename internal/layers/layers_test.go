@@ -15,7 +15,7 @@ var rules = Rules{
 		"gateway": 4, "policy/rego": 4, "policy/rego/worker": 4, "provider/exchange": 4,
 		"billing/usage": 1, "billing/limit": 1, "billing/pricecheck": 3, "billing/notify": 3, "billing/report": 3, "billing/closing": 4, "billing/reconcile": 4, "billing/export": 4, "billing/statement": 4,
 		"redaction/score": 3, "redaction/external": 3, "policy/rego/check": 3, "policy/rego/fuel": 3, "policy/rego/templates": 3,
-		"signing": 3, "provider": 3, "cache": 3, "transcript": 3, "runs": 3, "metrics": 3,
+		"signing": 3, "retrieval": 3, "retrieval/*": 5, "provider": 3, "cache": 3, "transcript": 3, "runs": 3, "metrics": 3,
 		"apps": 3, "policy": 2, "billing": 2, "dispatch": 2, "redaction": 2, "keyring": 2,
 		"tenancy": 1, "wire/*": 1, "egress": 1,
 		"chat": 0, "fault": 0, "sse": 0, "jsonscan": 0, "migrations": 0,
@@ -37,7 +37,7 @@ var rules = Rules{
 		"gateway/httpapi": {"gateway", "dispatch", "chat", "tenancy", "fault", "sse", "wire"},
 	},
 	TestOnly: []string{"internal", "bench", "billing/ledgertest", "billing/budgettest", "transcript/transcripttest", "dispatch/pendingtest", "apps/appstest", "tenancy/tenancytest", "keyring/keyringtest",
-		"policy/settingstest", "policy/revisiontest", "policy/decisiontest", "provider/providertest"},
+		"policy/settingstest", "policy/revisiontest", "policy/decisiontest", "provider/providertest", "retrieval/retrievaltest"},
 }
 
 func TestImportsGoDownward(t *testing.T) {
