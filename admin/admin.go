@@ -20,7 +20,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
 	"github.com/lossless-group/gateway/fault"
@@ -33,6 +32,8 @@ import (
 type Auditor interface {
 	Append(ctx context.Context, org tenancy.OrgID, e tenancy.AuditEntry) error
 	List(ctx context.Context, org tenancy.OrgID, before string, limit int) ([]tenancy.AuditEntry, string, error)
+	Rows(ctx context.Context, org tenancy.OrgID, each func(tenancy.AuditRow) error) error
+	Verify(ctx context.Context, org tenancy.OrgID) (tenancy.AuditCheck, int64, tenancy.AuditHash, error)
 }
 
 // Known names what policies may speak of, for warnings about globs that match nothing and for lists.
@@ -58,6 +59,7 @@ type Config struct {
 	Redaction RedactionConfig
 	Budgets   BudgetConfig
 	Webhooks  WebhookConfig
+	Tokens    TokenKeeper
 	Apps      Apps // nil: no app registers over HTTP
 }
 
@@ -74,6 +76,8 @@ func Mount(g *echo.Group, c Config) {
 	org.POST("/keys", a.admins(a.saveKey))
 	org.DELETE("/keys/:id", a.admins(a.revokeKey))
 	org.GET("/audit", a.admins(a.audit))
+	org.GET("/audit/export", a.admins(a.exportAudit))
+	org.GET("/audit/verify", a.admins(a.verifyAudit))
 	org.GET("/capabilities", a.admins(a.capabilities))
 	a.mountPolicy(org)
 	a.mountRedaction(org)
@@ -82,6 +86,7 @@ func Mount(g *echo.Group, c Config) {
 	a.mountExports(g, org)
 	a.mountWebhooks(org)
 	a.mountApps(g)
+	a.mountTokens(g, org)
 }
 
 // admins lets only admins of the path's organisation through: its own, or a superuser who says so with X-Act-As-Org.
@@ -123,15 +128,26 @@ func lasting(c echo.Context) context.Context { return context.WithoutCancel(c.Re
 
 // note writes an audit row before the change is answered; a change that cannot be recorded is reported as failed.
 func (a *api) note(c echo.Context, t tenancy.Tenant, action string, detail any) error {
-	raw, err := json.Marshal(detail)
-	if err != nil {
-		return err
+	return a.noteChange(c, t, action, detail, nil, nil)
+}
+
+// noteChange is note with what was there before and what is there now, both without secrets; nil: nothing.
+func (a *api) noteChange(c echo.Context, t tenancy.Tenant, action string, detail, before, after any) error {
+	e := tenancy.AuditEntry{Org: t.Org.ID, Actor: t.User, HomeOrg: t.HomeOrg, Action: action, At: a.Clock()}
+	for from, to := range map[*any]*json.RawMessage{&detail: &e.Detail, &before: &e.Before, &after: &e.After} {
+		if *from == nil {
+			continue
+		}
+		raw, err := json.Marshal(*from)
+		if err != nil {
+			return err
+		}
+		*to = raw
 	}
-	id, err := uuid.NewV7()
-	if err != nil {
-		return err
+	if t.Token != nil {
+		e.Token = t.Token.ID
 	}
-	return a.Audit.Append(lasting(c), t.Org.ID, tenancy.AuditEntry{ID: id.String(), Org: t.Org.ID, Actor: t.User, HomeOrg: t.HomeOrg, Action: action, Detail: raw, At: a.Clock()})
+	return a.Audit.Append(lasting(c), t.Org.ID, e)
 }
 
 func (a *api) me(c echo.Context) error {
@@ -195,14 +211,51 @@ func (a *api) patchSettings(c echo.Context, t tenancy.Tenant) error {
 	if expect, err = a.mayPatch(c.Request().Context(), t.Org.ID, patch, expect); err != nil {
 		return err
 	}
+	was, _, err := a.Settings.Settings(c.Request().Context(), t.Org.ID)
+	if err != nil {
+		return err
+	}
 	s, rev, err := a.Settings.Patch(lasting(c), t.Org.ID, patch, expect, t.User)
 	if err != nil {
 		return err
 	}
-	if err := a.note(c, t, "settings.patch", map[string]any{"revision": rev, "patch": json.RawMessage(patch)}); err != nil {
+	before, after, err := touched(patch, was, s)
+	if err != nil {
+		return err
+	}
+	if err := a.noteChange(c, t, "settings.patch", map[string]any{"revision": rev, "patch": json.RawMessage(patch)}, before, after); err != nil {
 		return err
 	}
 	return a.viewSettings(c, t.Org.ID, s, rev)
+}
+
+// touched picks the members a patch names out of the settings before and after it.
+func touched(patch []byte, was, is policy.Settings) (before, after map[string]json.RawMessage, err error) {
+	var named map[string]json.RawMessage
+	if err := json.Unmarshal(patch, &named); err != nil {
+		return nil, nil, fault.From(err)
+	}
+	pick := func(s policy.Settings) (map[string]json.RawMessage, error) {
+		raw, err := json.Marshal(s)
+		if err != nil {
+			return nil, err
+		}
+		all, out := map[string]json.RawMessage{}, map[string]json.RawMessage{}
+		if err := json.Unmarshal(raw, &all); err != nil {
+			return nil, err
+		}
+		for name := range named {
+			if v, ok := all[name]; ok {
+				out[name] = v
+			}
+		}
+		return out, nil
+	}
+	if before, err = pick(was); err != nil {
+		return nil, nil, err
+	}
+	after, err = pick(is)
+	return before, after, err
 }
 
 // mayPatch refuses a patch of the settings that needs a second admin's approval, and returns the revision it looked at: the rule that

@@ -21,6 +21,7 @@ type Apps interface {
 	History(ctx context.Context, app string, limit int) ([]apps.Record, error)
 	Put(ctx context.Context, app string, raw []byte, expect int, dry bool, by tenancy.UserID) (apps.Change, error)
 	Remove(ctx context.Context, app string, expect int, by tenancy.UserID) (apps.Change, error)
+	Discover(ctx context.Context, app, server, url string, who tenancy.Tenant) ([]dispatch.CapabilityDocument, error)
 }
 
 // maxAppDocument bounds a document on its way in, in bytes; dispatch.ParseDocument says what it may hold.
@@ -36,6 +37,7 @@ func (a *api) mountApps(g *echo.Group) {
 	op.PUT("/:app/capabilities", a.operators(a.putApp))
 	op.DELETE("/:app/capabilities", a.operators(a.removeApp))
 	op.GET("/:app/revisions", a.operators(a.appRevisions))
+	op.POST("/:app/discover", a.operators(a.discoverTools))
 }
 
 // operators lets only superusers through, in their own operating organisation: what they do here is no organisation's.
@@ -167,4 +169,35 @@ func (a *api) appRevisions(c echo.Context, _ tenancy.Tenant) error {
 		out[i] = revision{r.Revision, r.SHA256, r.Sealed == nil, r.By, r.At}
 	}
 	return c.JSON(http.StatusOK, map[string]any{"revisions": out})
+}
+
+// discoverTools answers what a tool server offers, as capabilities for the app's document. Nothing is registered by that.
+func (a *api) discoverTools(c echo.Context, t tenancy.Tenant) error {
+	const op = "admin.discoverTools"
+	app, err := appParam(c)
+	if err != nil {
+		return err
+	}
+	raw, err := body(c)
+	if err != nil {
+		return err
+	}
+	var asked struct {
+		Server string `json:"server"`
+		URL    string `json:"url"`
+	}
+	if err := decodeObject(op, raw, "", &asked, "server", "url"); err != nil {
+		return err
+	}
+	if !appName.MatchString(asked.Server) {
+		return fault.Invalidf(op, "/server", "Name the tool server in lower-case letters, digits, - and _, at most 64.")
+	}
+	found, err := a.Apps.Discover(c.Request().Context(), app, asked.Server, asked.URL, t)
+	if err != nil {
+		return err
+	}
+	if found == nil {
+		found = []dispatch.CapabilityDocument{}
+	}
+	return c.JSON(http.StatusOK, map[string]any{"app": app, "server": asked.Server, "capabilities": found})
 }

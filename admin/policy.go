@@ -351,18 +351,24 @@ func (a *api) savePolicyDraft(c echo.Context, t tenancy.Tenant) error {
 	if in.Base != nil {
 		d.Base = *in.Base
 	}
-	saved, err := a.Policies.History.SaveDraft(c.Request().Context(), t.Org.ID, expect, d)
+	saved, err := a.Policies.History.SaveDraft(lasting(c), t.Org.ID, expect, d)
 	if fault.Is(err, fault.Conflict) {
 		return stale(err)
 	}
 	if err != nil {
 		return err
 	}
+	if err := a.note(c, t, "policy.draft.save", map[string]any{"version": saved.Version, "base": saved.Base}); err != nil {
+		return err
+	}
 	return versioned(c, saved.Version, saved)
 }
 
 func (a *api) dropPolicyDraft(c echo.Context, t tenancy.Tenant) error {
-	if err := a.Policies.History.DropDraft(c.Request().Context(), t.Org.ID); err != nil {
+	if err := a.Policies.History.DropDraft(lasting(c), t.Org.ID); err != nil {
+		return err
+	}
+	if err := a.note(c, t, "policy.draft.drop", map[string]any{}); err != nil {
 		return err
 	}
 	return c.NoContent(http.StatusNoContent)

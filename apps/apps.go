@@ -53,6 +53,8 @@ type Config struct {
 	Sealer   *keyring.Sealer
 	Library  *dispatch.Library
 	Handlers dispatch.Handlers
+	Tools    Tools                        // nil: tool servers cannot be asked
+	Files    map[string]dispatch.Document // of the operator's files, by app
 	Logger   *slog.Logger
 	Clock    func() time.Time
 }
@@ -295,7 +297,7 @@ func (b *Book) Put(ctx context.Context, app string, raw []byte, expect int, dry 
 	return c, b.Refresh(ctx)
 }
 
-// Remove takes an app's capabilities away. Runs that wait for a person finish on what they began with while this process lives.
+// Remove takes an app's capabilities away. Runs that wait for a person finish on what they began with.
 func (b *Book) Remove(ctx context.Context, app string, expect int, by tenancy.UserID) (Change, error) {
 	const op = "apps.Remove"
 	if b.fixed[app] {

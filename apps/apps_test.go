@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"strings"
@@ -205,5 +206,81 @@ func TestRefreshKeepsTheLastGoodDocument(t *testing.T) {
 	}
 	if got := offered(b); !cmp.Equal(got, []string{"deck.read", "slide.next"}) {
 		t.Errorf("with the database away: %q", got)
+	}
+}
+
+// The registry that a turn began with is put together again from the revisions of its time, by a process that was not there.
+func TestRecallFindsWhatATurnBeganWith(t *testing.T) {
+	ctx, store := context.Background(), &appstest.Memory{}
+	at := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	first := book(t, store)
+	first.Clock = func() time.Time { return at }
+	type moment struct {
+		name, version string
+		at            time.Time
+		offered       []string
+	}
+	var moments []moment
+	note := func(name string) {
+		t.Helper()
+		moments = append(moments, moment{name, first.Library.For(acme).Version(), at.Add(time.Second), offered(first)})
+		at = at.Add(time.Hour)
+	}
+	put := func(app string, names ...string) {
+		t.Helper()
+		if _, err := first.Put(ctx, app, doc(app, app, names...), -1, false, "u"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("slides", "slide.read", "slide.edit")
+	put("memos", "memo.read")
+	note("both")
+	put("slides", "slide.read")
+	note("one shrank")
+	put("memos", "memo.read", "memo.edit")
+	note("the other grew")
+	if _, err := first.Remove(ctx, "memos", -1, "u"); err != nil {
+		t.Fatal(err)
+	}
+	note("one is gone")
+	put("memos", "memo.new")
+	put("slides", "slide.last")
+
+	for _, m := range moments {
+		for _, off := range []time.Duration{0, -2 * time.Second} { // a replica of slow knowledge, or with another clock
+			t.Run(fmt.Sprintf("%s, %v off", m.name, off), func(t *testing.T) {
+				later := book(t, store)
+				if err := later.Refresh(ctx); err != nil {
+					t.Fatal(err)
+				}
+				if _, known := later.Library.At(m.version); known {
+					t.Fatal("it is known already")
+				}
+				r, ok, err := later.Recall(ctx, acme, m.version, m.at.Add(off))
+				if err != nil || !ok {
+					t.Fatalf("%v, %v", ok, err)
+				}
+				if got, _ := r.Match([]string{"*"}); !cmp.Equal(got, m.offered) || r.Version() != m.version {
+					t.Errorf("recalled %q, want %q", got, m.offered)
+				}
+				if again, known := later.Library.At(m.version); !known || again != r {
+					t.Error("it is not remembered")
+				}
+				if got := offered(later); !cmp.Equal(got, []string{"deck.read", "memo.new", "slide.last"}) {
+					t.Errorf("what is offered now became %q", got)
+				}
+			})
+		}
+	}
+	later := book(t, store)
+	if r, ok, err := later.Recall(ctx, acme, "r-0000000000000000", at); ok || err != nil || r != nil {
+		t.Errorf("a version nobody had: %v, %v, %v", r, ok, err)
+	}
+	if _, ok, err := later.Recall(ctx, acme, moments[0].version, at.Add(-100*time.Hour)); ok || err != nil {
+		t.Errorf("before anything was registered: %v, %v", ok, err)
+	}
+	store.Err = errors.New("away")
+	if _, ok, err := later.Recall(ctx, acme, moments[0].version, moments[0].at); ok || err == nil {
+		t.Errorf("with the database away: %v, %v", ok, err)
 	}
 }

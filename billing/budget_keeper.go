@@ -228,7 +228,7 @@ func (k *Keeper) Reserve(ctx context.Context, a Ask) (Grant, error) {
 	}
 	most := a.Bound()
 	g.Output = most.Output
-	price := k.Prices.List().Ceiling(a.Attempt.Provider, a.Attempt.Model, a.Attempt.StartedAt, most)
+	price := k.ceiling(&a.Attempt, most)
 	for i := range list {
 		if b := list[i]; !price.Known && b.Unit == UnitUSD && b.Mode != ModeWarn && b.Unpriced == UnpricedDeny {
 			k.Watcher.BudgetRefused("budget_unpriced")
@@ -257,6 +257,16 @@ func (k *Keeper) Reserve(ctx context.Context, a Ask) (Grant, error) {
 		k.Watcher.BudgetRefused(fe.Code)
 		return g, fe
 	}
+}
+
+// ceiling is the most an attempt can be booked at: by the organisation's own prices, and by the list on a person's own key.
+func (k *Keeper) ceiling(a *Attempt, most Bound) Ceiling {
+	if !a.BYOK() {
+		if c := k.Prices.For(a.Org).Ceiling(a.Provider, a.Model, a.StartedAt, most); c.Known {
+			return c
+		}
+	}
+	return k.Prices.List().Ceiling(a.Provider, a.Model, a.StartedAt, most)
 }
 
 // clamp is the length of answer that fits into every short level now, 0 when there is none or a level does not clamp.

@@ -264,7 +264,7 @@ func ask(id string, in, out int64) billing.Ask {
 }
 
 func event(id string, cost billing.Pico) billing.Event {
-	return billing.Event{Attempt: ask(id, 0, 0).Attempt, Cost: &cost}
+	return billing.Event{Attempt: ask(id, 0, 0).Attempt, Cost: &cost, Billed: cost}
 }
 
 func TestKeeperWithoutBudgetsWritesNothing(t *testing.T) {

@@ -190,9 +190,11 @@ func (h *taken) booked() {
 // spent is what an attempt used, in each unit.
 type spent struct{ money, tokens Amount }
 
+// spentBy counts in money what finance pays: what is billed by the organisation's own prices. A person's own key bills nothing, so where a budget
+// counts those too, it counts what they cost.
 func spentBy(e *Event) *spent {
-	s := &spent{tokens: Amount(satAdd(e.Usage.InputTotal(), e.Usage.Output))}
-	if e.Cost != nil {
+	s := &spent{tokens: Amount(satAdd(e.Usage.InputTotal(), e.Usage.Output)), money: NanoUp(max(e.Billed, 0))}
+	if e.BYOK() && e.Cost != nil {
 		s.money = NanoUp(max(*e.Cost, 0))
 	}
 	return s

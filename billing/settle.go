@@ -41,6 +41,7 @@ type Outcome struct {
 	Told           bool       // the provider told usage, be it provisional
 	Final          bool       // the usage is the provider's last word: its terminal event was seen
 	DeliveredBytes int64      // bytes of output text, thinking and tool arguments that went to the caller
+	Delivered      int64      // tokens DeliveredBytes are estimated at; 0: a quarter of them
 	Status         string     // one of the statuses; upstream_error and refused only when the provider's answer was read, a lost connection or a timeout is cut
 	EndedAt        time.Time
 }
@@ -60,7 +61,10 @@ type Outcome struct {
 func Settle(a Attempt, o Outcome, prices Prices) Event {
 	cat := prices.List()
 	e := Event{Attempt: a, EndedAt: o.EndedAt, Status: o.Status}
-	delivered := EstimateTokens(o.DeliveredBytes)
+	delivered := o.Delivered
+	if delivered <= 0 {
+		delivered = EstimateTokens(o.DeliveredBytes)
+	}
 	failed := o.Status == StatusUpstreamError || o.Status == StatusRefused
 	if failed && !o.Told && o.DeliveredBytes <= 0 {
 		e.Basis, e.Cost, e.List = Zero, new(Pico), new(Pico)

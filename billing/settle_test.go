@@ -95,3 +95,26 @@ func TestEstimateTokens(t *testing.T) {
 		}
 	}
 }
+
+// TestBudgetsCountWhatIsBilled: finance pays what is billed, whatever the list says; a person's own key bills nothing and counts as what it cost.
+func TestBudgetsCountWhatIsBilled(t *testing.T) {
+	cost := Pico(3_000)
+	for _, c := range []struct {
+		name   string
+		event  Event
+		amount Amount
+	}{
+		{"no rate card", Event{Cost: &cost, Billed: cost}, 3},
+		{"a discount", Event{Cost: &cost, Billed: 1_500}, 2},
+		{"a surcharge", Event{Cost: &cost, Billed: 4_000}, 4},
+		{"a price of its own for what the list does not know", Event{Billed: 2_000}, 2},
+		{"no price at all", Event{}, 0},
+		{"a person's own key", Event{Attempt: Attempt{KeySource: keySourceUser}, Cost: &cost}, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := spentBy(&c.event).amount(UnitUSD); got != c.amount {
+				t.Errorf("%d counted, want %d", got, c.amount)
+			}
+		})
+	}
+}

@@ -167,6 +167,24 @@ const maxOrgRegistries = 20_000
 // At is the registry of a version, for a run that began with it; false when it is no longer known here.
 func (l *Library) At(version string) (*Registry, bool) { return l.kept.Get(version) }
 
+// Recall joins what apps offered once, as For did then, and reports whether that is the registry of a version. If it is, At knows it from now on.
+func (l *Library) Recall(offers []Offer, org tenancy.OrgID, version string) (*Registry, bool) {
+	offers = slices.Clone(offers)
+	slices.SortFunc(offers, func(a, b Offer) int { return strings.Compare(a.App, b.App) })
+	var caps []Capability
+	for _, o := range offers {
+		if o.Orgs == nil || slices.Contains(o.Orgs, org) {
+			caps = append(caps, o.Capabilities...)
+		}
+	}
+	r, err := NewRegistry(caps)
+	if err != nil || r.Version() != version { // names that were free then and are taken now
+		return nil, false
+	}
+	l.kept.Add(version, r)
+	return r, true
+}
+
 // Offers lists the apps, sorted by name.
 func (l *Library) Offers() []Offer {
 	l.mu.RLock()

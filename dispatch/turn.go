@@ -354,11 +354,23 @@ func confirmed(op string, e *entry) (Confirmed, error) {
 }
 
 // checked holds a result against what the capability promised. An output that breaks its own schema is no result: the model would read
-// fields that are not what it was told they are.
+// fields that are not what it was told they are. What may have changed something has then done so, or not: the error says that nobody knows.
 func (e *entry) checked(op string, r Result, err error, took time.Duration) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	if r, err = e.fits(op, r); err != nil {
+		if fe := fault.From(err); e.cap.Kind != Read {
+			return Result{}, fault.Wrap(fe.Kind, op, fe.Code, fe.Public, ErrIndeterminate)
+		}
+		return Result{}, err
+	}
+	r.Violations = e.violations(r, took)
+	return r, nil
+}
+
+// fits reports why an output cannot be taken.
+func (e *entry) fits(op string, r Result) (Result, error) {
 	if len(r.Output) > MaxOutput {
 		return Result{}, tooLarge(op)
 	}
@@ -377,7 +389,6 @@ func (e *entry) checked(op string, r Result, err error, took time.Duration) (Res
 			return Result{}, fault.New(fault.Upstream, op, HandlerFailed, "The capability answered something else than it promises. "+message)
 		}
 	}
-	r.Violations = e.violations(r, took)
 	return r, nil
 }
 

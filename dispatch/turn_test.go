@@ -373,6 +373,73 @@ func TestRunFailures(t *testing.T) {
 	}
 }
 
+// applying is a handler whose effect answers what a test wants.
+type applying struct {
+	fakeConfirmed
+	answer func(context.Context, Call) (Result, error)
+}
+
+func (a applying) Apply(ctx context.Context, c Call, _ json.RawMessage) (Result, error) {
+	return a.answer(ctx, c)
+}
+
+// An output is held against the capability's own schema, also when it is applied; a failure that the handler reports is not.
+func TestRunHoldsOutputsAgainstTheirSchema(t *testing.T) {
+	schema := json.RawMessage(`{"type":"object","properties":{"count":{"type":"integer","minimum":1}},"required":["count"],"additionalProperties":false}`)
+	for _, tt := range []struct {
+		name, output string
+		failed       bool
+		says         string // empty: it passes
+	}{
+		{"as promised", `{"count":3}`, false, ""},
+		{"a large whole number", `{"count":123456789012345678901234567890}`, false, ""},
+		{"a wrong type", `{"count":"three"}`, false, "/count"},
+		{"out of range", `{"count":0}`, false, "/count"},
+		{"something missing", `{}`, false, "count"},
+		{"something more", `{"count":3,"secret":"s3cr3t"}`, false, "secret"},
+		{"another kind of document", `[]`, false, "something else than it promises"},
+		{"nothing", ``, false, "something else than it promises"},
+		{"a failure says what it likes", `{"why":"locked"}`, true, ""},
+	} {
+		for _, confirms := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, confirmed %t", tt.name, confirms), func(t *testing.T) {
+				answers := func(context.Context, Call) (Result, error) {
+					return Result{Output: json.RawMessage(tt.output), Failed: tt.failed}, nil
+				}
+				c := capOf("a.b")
+				c.OutputSchema, c.Handler, c.RequiresConfirmation = schema, &fake{run: answers}, confirms
+				if confirms {
+					c.Kind, c.Handler = Mutate, applying{fakeConfirmed{&fake{}}, answers}
+				}
+				tn, err := NewTurn(TurnConfig{Registry: registry(t, c), Tenant: tenant(tenancy.Editor), Whitelist: []string{"a.b"}, Decide: allow, Clock: now})
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, call := pass(t, tn, "1", "a.b", ``)
+				var r Result
+				if confirms {
+					r, err = tn.Apply(t.Context(), got, call, nil)
+				} else {
+					r, err = tn.Run(t.Context(), got, call)
+				}
+				if tt.says == "" {
+					if err != nil || string(r.Output) != tt.output || r.Failed != tt.failed {
+						t.Errorf("%+v, %v", r, err)
+					}
+					return
+				}
+				fe := fault.From(err)
+				if fe == nil || fe.Code != HandlerFailed || fe.Kind != fault.Upstream || !strings.Contains(fe.Public, tt.says) || strings.Contains(fe.Public, "s3cr3t") {
+					t.Errorf("%+v, %v", r, err)
+				}
+				if errors.Is(err, ErrIndeterminate) != confirms { // what only reads had no effect to be in doubt of
+					t.Errorf("indeterminate: %v", err)
+				}
+			})
+		}
+	}
+}
+
 func TestRunEndsWithItsCaller(t *testing.T) {
 	c := capOf("a.b")
 	started := make(chan struct{})

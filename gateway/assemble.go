@@ -221,6 +221,9 @@ func (g *Gateway) equip(t *turn) error {
 		return fault.Invalidf("gateway.equip", "/tools", "No capability matches %q. GET /api/agent/capabilities lists what this app offers.", unmatched[0])
 	}
 	allowed = g.fitting(t, registry, allowed)
+	if scope := t.tenant.Token; scope != nil && len(scope.Capabilities) > 0 {
+		allowed = slices.DeleteFunc(allowed, func(name string) bool { _, ok := policy.FirstMatch(scope.Capabilities, name); return !ok })
+	}
 	t.allowed, t.usable = allowed, []string{}
 	for _, c := range caps {
 		if slices.Contains(allowed, c.Name) {

@@ -59,13 +59,15 @@ var errGone = fault.New(fault.Canceled, "gateway.attempt", "canceled", "The call
 // context of its own, because a caller who leaves must neither cost us the usage nor leave the provider generating for nobody: before the
 // provider has answered it is cancelled at once, after that it is read on within DrainFor and DrainBytes for its usage and then cancelled.
 func (g *Gateway) attempt(ctx context.Context, t *turn, body redaction.Masked, sink Sink) (ans answer, err error) {
-	a := g.newAttempt(t, body)
+	a := g.newAttempt(t)
+	a.InputHint = g.Estimates.Prompt(a.Org, a.Model, body.Bytes())
 	if err := g.Journal.Opened(a); err != nil {
 		g.giveBack(ctx, t)
 		return ans, err
 	}
 	var o billing.Outcome
-	defer func() { g.settle(ctx, t, a, o) }()
+	show := &show{g: g, t: t, sink: sink, hint: a.InputHint, stream: t.session.Stream(), acc: assemblerOf(t.protocol())}
+	defer func() { show.learn(g.settle(ctx, t, a, o), body) }()
 
 	call, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -104,10 +106,13 @@ func (g *Gateway) attempt(ctx context.Context, t *turn, body redaction.Masked, s
 		t.tell(l.Losses())
 	}
 
-	show := &show{g: g, t: t, sink: sink, hint: a.InputHint, stream: t.session.Stream(), acc: assemblerOf(t.protocol()), cancelLater: func() { time.AfterFunc(g.DrainFor, cancel) }}
+	show.cancelLater = func() { time.AfterFunc(g.DrainFor, cancel) }
 	ans, err = show.all(ctx, st)
 	o.Usage, o.Told = st.Usage()
 	o.DeliveredBytes, o.EndedAt, o.Final = show.received, g.Clock(), show.ended
+	if !show.whole {
+		o.Delivered = g.Estimates.Answer(a.Org, a.Model, &show.weight)
+	}
 	switch {
 	case show.gone:
 		o.Status = billing.StatusCancelled
@@ -125,12 +130,12 @@ func (g *Gateway) attempt(ctx context.Context, t *turn, body redaction.Masked, s
 }
 
 // newAttempt describes the call for the journal before it is made.
-func (g *Gateway) newAttempt(t *turn, body redaction.Masked) billing.Attempt {
+func (g *Gateway) newAttempt(t *turn) billing.Attempt {
 	return billing.Attempt{
 		ID: attemptID(t), RunID: t.id, Org: t.tenant.Org.ID, User: t.tenant.User, HomeOrg: t.tenant.HomeOrg,
 		ProjectID: t.req.ProjectID, ThreadID: t.req.ThreadID, Surface: t.req.Surface, Provider: t.route.Provider.Name(),
 		Model: t.route.Model, Requested: t.req.Model, KeySource: string(t.key.Source), KeyID: t.key.KeyID, Step: t.step, Try: t.try,
-		StartedAt: g.Clock(), InputHint: billing.EstimateTokens(int64(body.Len())), Token: t.tenant.Session, Capability: t.because,
+		StartedAt: g.Clock(), Token: t.tenant.Session, Capability: t.because,
 	}
 }
 
@@ -183,8 +188,8 @@ func (g *Gateway) explain(t *turn, err error) error {
 	return &fe
 }
 
-// settle closes the attempt in the journal and tells the observer.
-func (g *Gateway) settle(ctx context.Context, t *turn, a billing.Attempt, o billing.Outcome) {
+// settle closes the attempt in the journal, tells the observer, and returns what was recorded.
+func (g *Gateway) settle(ctx context.Context, t *turn, a billing.Attempt, o billing.Outcome) *billing.Event {
 	e := billing.Settle(a, o, g.Prices)
 	if err := g.Journal.Settled(e); err != nil {
 		// The attempt is on disk as opened; the next start settles it as interrupted. Nothing is lost, so the turn goes on.
@@ -204,6 +209,20 @@ func (g *Gateway) settle(ctx context.Context, t *turn, a billing.Attempt, o bill
 		t.cost.pico += *e.Cost
 	}
 	t.last = e
+	return &t.last
+}
+
+// learn keeps what the provider counted for the next estimate. Hidden and summarised thinking, and answers that came as documents, have
+// tokens that their text does not tell of; images have tokens that their bytes do not.
+func (s *show) learn(e *billing.Event, body redaction.Masked) {
+	answer, prompt := &s.weight, int64(body.Len())
+	if s.thought || s.whole {
+		answer = nil
+	}
+	if n := s.t.req.Native; n != nil && n.HasImages {
+		prompt = 0
+	}
+	s.g.Estimates.Learn(e, prompt, answer)
 }
 
 // show brings one provider stream to the caller.
@@ -215,10 +234,13 @@ type show struct {
 	cancelLater func()
 	hint        int64 // tokens the prompt is estimated at
 
-	gone     bool  // the caller left; only usage matters now
-	ended    bool  // the protocol's terminal event came
-	received int64 // bytes of text the provider sent, shown or not: what an estimate is made from
-	drained  int64 // bytes of the stream read after the caller left
+	gone     bool             // the caller left; only usage matters now
+	ended    bool             // the protocol's terminal event came
+	received int64            // bytes of text the provider sent, shown or not: what an estimate is made from
+	weight   billing.Weighing // of the same text
+	thought  bool             // it thought
+	whole    bool             // the answer was a document and no stream
+	drained  int64            // bytes of the stream read after the caller left
 	msgID    string
 	blocks   map[int]chat.PartKind
 	acc      assembler // of the agent's message
@@ -279,6 +301,9 @@ func (s *show) all(ctx context.Context, st provider.Stream) (answer, error) {
 			return answer{}, err
 		}
 		s.received += int64(len(ev.Text))
+		s.weight.Add(ev.Text)
+		s.thought = s.thought || ev.Kind == chat.EventThinking
+		s.whole = s.whole || ev.Kind == chat.EventWhole
 		if s.gone {
 			s.drained += int64(len(ev.Wire))
 			if s.drained > s.g.DrainBytes && ev.Kind != chat.EventWhole && ev.Kind != chat.EventEnd { // those are the end, whatever they weigh

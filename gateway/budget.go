@@ -27,7 +27,7 @@ func (g *Gateway) afford(ctx context.Context, t *turn, body redaction.Masked) (_
 		return body, undo, nil
 	}
 	var asked, bound billing.Bound
-	ask := billing.Ask{Attempt: g.newAttempt(t, body), Token: t.tenant.Session, Bound: func() billing.Bound {
+	ask := billing.Ask{Attempt: g.newAttempt(t), Token: t.tenant.Session, Bound: func() billing.Bound {
 		asked, bound = g.bound(t, int64(body.Len()))
 		return bound
 	}}

@@ -135,7 +135,12 @@ func (g *Gateway) confirm(ctx context.Context, t *turn, req ConfirmRequest, p di
 		return out, err
 	}
 	defer t.leave()
-	t.registry, _ = g.Registry.At(run.Registry) // an app that registered anew since does not change what the person was shown
+	known := false
+	if t.registry, known = g.begun(ctx, t.tenant.Org.ID, run); !known {
+		if _, offered := g.registry(t).Lookup(p.Capability); !offered {
+			return out, fault.New(fault.Gone, op, "capability_gone", "The app no longer offers "+p.Capability+", and how it did when this preview was shown is no longer known. Nothing was changed. Ask again.")
+		}
+	}
 	if err := g.resume(ctx, t, run, req); err != nil {
 		// Declining must stay possible when money, key, model or policy no longer allow the turn to go on. It then ends with the decision.
 		if req.Decision != Discard || !canOnlyEnd(err) {
@@ -440,6 +445,25 @@ func (g *Gateway) resume(ctx context.Context, t *turn, run pausedRun, req Confir
 	return g.equip(t)
 }
 
+// PastRegistries finds what apps offered when a turn began, for a process that was not there.
+type PastRegistries interface {
+	// Recall is the registry of a version that a turn of an organisation began with at a time; false when it cannot be found.
+	Recall(ctx context.Context, org tenancy.OrgID, version string, at time.Time) (*dispatch.Registry, bool, error)
+}
+
+// begun is the registry that a paused run began with, so that an app which registered anew since does not change what the person was shown.
+// Where nobody knows it any more it is nil and false, and the run goes on with the present one.
+func (g *Gateway) begun(ctx context.Context, org tenancy.OrgID, run pausedRun) (*dispatch.Registry, bool) {
+	if r, ok := g.Registry.At(run.Registry); ok || g.Past == nil {
+		return r, ok
+	}
+	r, ok, err := g.Past.Recall(ctx, org, run.Registry, run.Started)
+	if err != nil {
+		g.Logger.WarnContext(ctx, "the registry that a paused run began with could not be looked for", "version", run.Registry, "err", err)
+	}
+	return r, ok
+}
+
 // restate puts back what the turn was about.
 func (g *Gateway) restate(t *turn, run pausedRun, req ConfirmRequest) {
 	r := run.Request
@@ -448,7 +472,6 @@ func (g *Gateway) restate(t *turn, run pausedRun, req ConfirmRequest) {
 		Context: r.Context, Alignment: r.Alignment}
 	t.history, t.said, t.queue, t.results = run.History, run.Said, run.Queue, run.Results
 	t.step, t.index, t.usage, t.was = run.Step, run.Index, run.Usage, run.Provider
-	t.registry, _ = g.Registry.At(run.Registry) // an app that registered anew since does not change what the person was shown
 	t.cost = &costSum{}
 	if run.CostPico != nil {
 		t.cost = &costSum{pico: billing.Pico(*run.CostPico), known: true}
@@ -470,6 +493,5 @@ func (g *Gateway) resumeToEnd(t *turn, run pausedRun) (err error) {
 		return err
 	}
 	t.session.Load(run.Map)
-	t.registry, _ = g.Registry.At(run.Registry)
 	return g.equip(t)
 }

@@ -142,8 +142,10 @@ type Config struct {
 	Models    *provider.Catalogue
 	Health    *provider.Health
 	Registry  Registries
+	Past      PastRegistries // nil: a registry that Registry no longer knows is unknown
 	Prices    billing.Prices
-	Budgets   Budgets // nil: nothing is held back for what an attempt may cost
+	Estimates *billing.Estimator // nil: one that has learned nothing yet
+	Budgets   Budgets            // nil: nothing is held back for what an attempt may cost
 	Journal   Journal
 	Turns     transcript.Store
 	Pending   dispatch.PendingStore
@@ -195,6 +197,9 @@ func New(c Config) *Gateway {
 	setDefault(&c.KeepEvents, 24*time.Hour)
 	setDefault(&c.MaxTokens, 4096)
 	setDefault(&c.HistoryBytes, 80_000)
+	if c.Estimates == nil {
+		c.Estimates = billing.NewEstimator()
+	}
 	g := &Gateway{Config: c, allows: newSampler()}
 	var err error
 	if g.recent, err = lru.NewWithEvict(4096, func(_ threadKey, gone []transcript.Turn) { g.recentBytes -= weight(gone) }); err != nil { // only for a size below one

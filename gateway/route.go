@@ -6,6 +6,7 @@ import (
 
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/keyring"
+	"github.com/lossless-group/gateway/policy"
 	"github.com/lossless-group/gateway/provider"
 	"github.com/lossless-group/gateway/tenancy"
 )
@@ -14,6 +15,9 @@ import (
 // Errors are those of the first way: what would have been best is what can be mended.
 func (g *Gateway) choose(ctx context.Context, t *turn) (err error) {
 	if t.routes, err = g.Models.Routes(t.req.Model, t.req.ThreadID); err != nil {
+		return err
+	}
+	if t.routes, err = permitted(t.tenant.Token, t.req.Model, t.routes); err != nil {
 		return err
 	}
 	first := error(nil)
@@ -37,6 +41,26 @@ func (g *Gateway) choose(ctx context.Context, t *turn) (err error) {
 	}
 	t.secret, err = g.Keys.Open(ctx, t.key, t.route.Provider.Name())
 	return err
+}
+
+// permitted leaves the ways an access token may go: those of the model asked for, if it is one of the token's, and of fallbacks that are.
+func permitted(scope *tenancy.TokenScope, model string, routes []provider.Route) ([]provider.Route, error) {
+	if scope == nil || len(scope.Models) == 0 {
+		return routes, nil
+	}
+	if _, ok := policy.FirstMatch(scope.Models, model); !ok {
+		return nil, fault.New(fault.Forbidden, "gateway.permitted", "token_model", "This access token is not good for that model. Choose one it was made for, or ask for another token.")
+	}
+	out := make([]provider.Route, 0, len(routes))
+	for _, r := range routes {
+		if r.Instead != "" {
+			if _, ok := policy.FirstMatch(scope.Models, r.Instead); !ok {
+				continue
+			}
+		}
+		out = append(out, r)
+	}
+	return out, nil
 }
 
 // takesKey is a provider that can do without a key and sends one where there is one.

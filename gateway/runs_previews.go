@@ -115,7 +115,7 @@ func (g *Gateway) expire(ctx context.Context, org tenancy.Org, p dispatch.Pendin
 		return g.Pending.Finish(ctx, org.ID, p.PreviewID, dispatch.OutcomeFailed)
 	}
 	t := &turn{id: p.RunID, started: g.Clock(), status: Incomplete, tenant: tenancy.Tenant{Org: org, User: p.User, HomeOrg: org.ID}, req: Request{Surface: chat.SurfaceAgent}}
-	t.registry, _ = g.Registry.At(run.Registry)
+	t.registry, _ = g.begun(ctx, org.ID, run)
 	g.restate(t, run, ConfirmRequest{})
 	t.key.Source, t.decision.Revision = keyring.Source(run.KeySource), run.Revision
 	if err := g.resumeToEnd(t, run); err != nil {

@@ -155,7 +155,8 @@ func (s *Budgets) PutBudget(ctx context.Context, org tenancy.OrgID, b billing.Bu
 // seedBudget counts what the ledger has of a new budget's window: the days that still count, of one that rolls.
 func seedBudget(ctx context.Context, c *sql.Conn, org tenancy.OrgID, b *billing.Budget) error {
 	column := map[billing.ScopeKind]string{billing.ScopeProject: "project", billing.ScopeUser: "user", billing.ScopeKey: "key", billing.ScopeToken: "token"}[b.Scope.Kind]
-	amount := "(e.cost_pico + 999) / 1000"
+	// What is billed; of people's own keys, which bill nothing, what they cost.
+	amount := "(coalesce(e.cost_pico, 0) + iif(e.key_source IS (SELECT id FROM word WHERE text = '" + string(keyring.SourceUser) + "'), 0, e.billed_d) + 999) / 1000"
 	where := ""
 	var args []any
 	if column != "" {

@@ -65,7 +65,7 @@ func TestANewBudgetCountsWhatItsWindowSpent(t *testing.T) {
 		cost := billing.Pico(1500) // a nano and a half, booked as two
 		event := func(id string, at time.Time, change func(*billing.Event)) billing.Event {
 			e := billing.Event{Attempt: billing.Attempt{ID: id, Org: acme, User: "u", ProjectID: "p", KeyID: "k", Token: "t", Provider: "anthropic", Model: "m", KeySource: "org", StartedAt: at},
-				EndedAt: at, Basis: billing.Computed, Status: billing.StatusOK, Cost: &cost, Usage: chat.Usage{Input: 10, CacheRead: 5, Output: 1}}
+				EndedAt: at, Basis: billing.Computed, Status: billing.StatusOK, Cost: &cost, Billed: cost, Usage: chat.Usage{Input: 10, CacheRead: 5, Output: 1}}
 			if change != nil {
 				change(&e)
 			}
@@ -77,8 +77,8 @@ func TestANewBudgetCountsWhatItsWindowSpent(t *testing.T) {
 			event("the day before", now.AddDate(0, 0, -2), nil),
 			event("last month", now.AddDate(0, -1, 0), nil),
 			event("later", now.Add(time.Hour), nil), // counted when it is booked
-			event("own key", now.Add(-time.Hour), func(e *billing.Event) { e.KeySource = "user-byok" }),
-			event("unpriced", now.Add(-time.Hour), func(e *billing.Event) { e.Cost, e.Basis = nil, billing.Unpriced }),
+			event("own key", now.Add(-time.Hour), func(e *billing.Event) { e.KeySource, e.Billed = "user-byok", 0 }),
+			event("unpriced", now.Add(-time.Hour), func(e *billing.Event) { e.Cost, e.Billed, e.Basis = nil, 0, billing.Unpriced }),
 			event("another person", now.Add(-time.Hour), func(e *billing.Event) { e.User, e.ProjectID, e.KeyID, e.Token = "v", "q", "l", "s" }),
 			event("another organisation", now.Add(-time.Hour), func(e *billing.Event) { e.Org = globe }),
 		}
@@ -184,7 +184,7 @@ func BenchmarkBudget(b *testing.B) {
 							return
 						}
 						reserved := time.Since(began)
-						e := billing.Event{Attempt: a, Cost: &cost}
+						e := billing.Event{Attempt: a, Cost: &cost, Billed: cost}
 						began = time.Now()
 						if err := k.Done(b.Context(), g, e); err != nil {
 							b.Error(err)

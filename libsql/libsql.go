@@ -94,6 +94,7 @@ type Stores struct {
 	Turns     *Turns
 	Pending   *Pending
 	Apps      *Apps
+	Tokens    *Tokens
 	Runs      *Runs
 
 	control *database
@@ -142,11 +143,15 @@ func Open(ctx context.Context, cfg Config) (*Stores, error) {
 	if err := ledger.begin(ctx); err != nil {
 		return nil, errors.Join(err, control.close(ctx))
 	}
+	audit := &Audit{db: control}
+	if err := audit.link(ctx); err != nil {
+		return nil, errors.Join(err, control.close(ctx))
+	}
 	ts := newTenants(cfg, orgs, slugs)
 	policies := &Policies{db: control}
 	return &Stores{
-		Orgs: orgs, Keys: &Keys{db: control}, Settings: &Settings{db: control, policies: policies}, Policies: policies, Audit: &Audit{db: control},
-		Ledger: ledger, Reports: &Reports{db: control, ledger: ledger}, Prices: &Prices{db: control}, Budgets: &Budgets{db: control, known: counters}, Webhooks: &Webhooks{db: control}, Turns: &Turns{tenants: ts}, Pending: &Pending{tenants: ts}, Apps: &Apps{db: control}, Runs: &Runs{tenants: ts}, Decisions: &Decisions{tenants: ts},
+		Orgs: orgs, Keys: &Keys{db: control}, Settings: &Settings{db: control, policies: policies}, Policies: policies, Audit: audit,
+		Ledger: ledger, Reports: &Reports{db: control, ledger: ledger}, Prices: &Prices{db: control}, Budgets: &Budgets{db: control, known: counters}, Webhooks: &Webhooks{db: control}, Turns: &Turns{tenants: ts}, Pending: &Pending{tenants: ts}, Apps: &Apps{db: control}, Tokens: &Tokens{db: control}, Runs: &Runs{tenants: ts}, Decisions: &Decisions{tenants: ts},
 		control: control, tenants: ts,
 	}, nil
 }

@@ -92,6 +92,7 @@ type Metrics struct {
 	tokens     *prometheus.CounterVec
 	cost       *prometheus.CounterVec
 	unpriced   *prometheus.CounterVec
+	ledger     prometheus.Gauge
 	decisions  *prometheus.HistogramVec
 	redactions *prometheus.CounterVec
 	detectors  *prometheus.CounterVec
@@ -189,6 +190,8 @@ func New(o Options) (*Metrics, error) {
 	m.tokens = counter("tokens_total", "Tokens used. The types are disjoint, but reasoning is a part of output.", "type", "chroma_tenant", "chroma_database", "provider", "model")
 	m.cost = counter("cost_usd_total", "List price of what was used, in USD, as a rounded figure; the ledger has the exact one.", "chroma_tenant", "chroma_database", "provider", "model", "key_source")
 	m.unpriced = counter("unpriced_total", "Attempts whose price is not known. Anything above zero needs a price row.", "provider", "model")
+	m.ledger = prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "gateway", Name: "ledger_invariant_failures", Help: "Sums of the ledger that were not what its events say, and closed periods that were not what was closed, at the last check. Anything above zero needs somebody to look."})
+	all = append(all, m.ledger)
 	m.redactions = counter("redactions_total", "Spans found, by entity and by what was done to them.", "entity", "action")
 	m.detectors = counter("redaction_detector_calls_total", "Times an external detector was asked: it answered, it did not and the texts passed unchecked, it did not and the request was refused, or the caller left.", "detector", "outcome")
 	m.responses = counter("http_responses_total", "HTTP responses by status.", "surface", "code")
@@ -454,3 +457,6 @@ func (j journal) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, s.Oldest.Seconds())
 	ch <- prometheus.MustNewConstMetric(rejectedDesc, prometheus.GaugeValue, float64(s.Rejected))
 }
+
+// LedgerChecked tells how many invariants of the ledger failed at a check.
+func (m *Metrics) LedgerChecked(failures int) { m.ledger.Set(float64(failures)) }

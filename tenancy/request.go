@@ -1,14 +1,19 @@
 package tenancy
 
-import "context"
+import (
+	"context"
+	"net/netip"
+)
 
-// RequestInfo says which request a piece of work belongs to. It is carried in the context for logs and the audit only; nothing is decided
-// by it. It belongs to the goroutine that serves the request.
+// RequestInfo says which request a piece of work belongs to. It is carried in the context for logs and the audit; the one thing decided by
+// it is whether an access token may be used from where it came. It belongs to the goroutine that serves the request.
 type RequestInfo struct {
 	ID     string
 	Method string
-	Route  string // the pattern, never the path with its values
-	Org    OrgID  // the organisation the caller acts in, once it is known
+	Route  string     // the pattern, never the path with its values
+	Org    OrgID      // the organisation the caller acts in, once it is known
+	From   netip.Addr // where it came from, behind the proxies we trust
+	Agent  string     // its User-Agent
 }
 
 type requestKey struct{}

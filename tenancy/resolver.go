@@ -117,6 +117,9 @@ func (r *Resolver) Resolve(ctx context.Context, p Principal, h Hint) (Tenant, er
 
 func (r *Resolver) resolve(ctx context.Context, p Principal, h Hint) (Tenant, error) {
 	if h.ActAs != "" {
+		if p.Token != nil {
+			return Tenant{}, forbid("token_act_as", "An access token acts in its own organisation only; leave X-Act-As-Org out, or sign in as a person.")
+		}
 		return r.actAs(ctx, p, h)
 	}
 	m, err := choose(p.Memberships, h.Org)
@@ -134,7 +137,7 @@ func (r *Resolver) resolve(ctx context.Context, p Principal, h Hint) (Tenant, er
 }
 
 func tenant(p Principal, org Org, role Role, home OrgID) Tenant {
-	return Tenant{Org: org, User: p.User, Email: p.Email, Role: role, Method: p.Method, Session: p.Session, ActingFor: home != org.ID, HomeOrg: home}
+	return Tenant{Org: org, User: p.User, Email: p.Email, Role: role, Method: p.Method, Session: p.Session, ActingFor: home != org.ID, HomeOrg: home, Token: p.Token}
 }
 
 func forbid(code, public string) *fault.Error {

@@ -202,15 +202,16 @@ type Membership struct {
 	Role Role
 }
 
-// Principal is a verified caller, before an organisation is chosen. It is made by Verifier only.
+// Principal is a verified caller, before an organisation is chosen. It is made by Verifier and TokenVerifier only.
 type Principal struct {
 	User        UserID
 	Email       string
 	Session     string
 	Issuer      string
-	Method      string // jwt or cookie
+	Method      string // jwt, cookie or token
 	Memberships []Membership
 	ExpiresAt   time.Time
+	Token       *TokenScope // what an access token narrows; nil for a person
 }
 
 // Tenant is a verified caller acting in one organisation.
@@ -221,8 +222,9 @@ type Tenant struct {
 	Role      Role
 	Method    string
 	Session   string
-	ActingFor bool  // a superuser acting in an organisation that is not theirs
-	HomeOrg   OrgID // where the person belongs; equals Org.ID unless ActingFor
+	ActingFor bool        // a superuser acting in an organisation that is not theirs
+	HomeOrg   OrgID       // where the person belongs; equals Org.ID unless ActingFor
+	Token     *TokenScope // what an access token narrows; nil for a person
 }
 
 // Tier is the caller's access tier.

@@ -159,6 +159,9 @@ func harmless(s string) bool {
 	return true
 }
 
+// AppendCell appends text as a CSV cell that no spreadsheet takes for a formula, for tables of other packages.
+func AppendCell(b []byte, s string) []byte { return appendCell(b, s) }
+
 // appendCell appends text so that no spreadsheet takes it for a formula: where it would, or where it begins with an apostrophe already, an
 // apostrophe goes before it. Plain takes it off again.
 func appendCell(b []byte, s string) []byte {

@@ -148,24 +148,25 @@ func Plan(ctx context.Context, r report.Reader, q Request) (*Export, error) {
 func (x *Export) Write(ctx context.Context, w io.Writer) (Result, error) {
 	h := sha256.New()
 	out := io.MultiWriter(w, h)
-	var res Result
-	var err error
+	rows := x.events
 	switch {
 	case x.q.FOCUS != "":
-		res, err = x.focus(ctx, out)
+		rows = x.focus
 	case len(x.q.By) > 0:
-		res, err = x.groups(ctx, out)
-	default:
-		res, err = x.events(ctx, out)
+		rows = x.groups
 	}
+	res, enc, err := rows(ctx, out)
 	if err != nil {
 		return res, err
 	}
-	res.SHA256 = hex.EncodeToString(h.Sum(nil))
 	if res.Totals != x.Totals || x.Rows >= 0 && res.Rows != x.Rows {
 		cause := fmt.Errorf("wrote %d rows of %+v, announced %d of %+v", res.Rows, res.Totals, x.Rows, x.Totals)
 		return res, fault.Wrap(fault.Internal, "export.Write", "export_differs", "The file does not add up to the report and must not be used. Check the ledger with gateway usage verify.", cause)
 	}
+	if err := enc.close(); err != nil { // only now is the file whole
+		return res, err
+	}
+	res.SHA256 = hex.EncodeToString(h.Sum(nil))
 	return res, nil
 }
 
@@ -269,11 +270,11 @@ func each(ctx context.Context, r report.Reader, f report.Filter, yield func(*bil
 	return err
 }
 
-func (x *Export) events(ctx context.Context, w io.Writer) (Result, error) {
+func (x *Export) events(ctx context.Context, w io.Writer) (Result, encoder, error) {
 	cols := eventColumns()
 	enc, err := newEncoder(x.q.Format, cols, w)
 	if err != nil {
-		return Result{}, err
+		return Result{}, nil, err
 	}
 	var t tally
 	row := make([]value, len(cols))
@@ -285,10 +286,7 @@ func (x *Export) events(ctx context.Context, w io.Writer) (Result, error) {
 		}
 		return enc.row(row)
 	})
-	if err != nil {
-		return t.Result, err
-	}
-	return t.Result, enc.close()
+	return t.Result, enc, err
 }
 
 // maxGroups bounds what a grouped export holds in memory: cells of days, before they are folded.
@@ -311,16 +309,16 @@ func (c *capped) Cells(ctx context.Context, q report.Cells, yield func(report.Ce
 }
 
 // groups writes the sums of groups, those that people paid themselves in rows of their own.
-func (x *Export) groups(ctx context.Context, w io.Writer) (Result, error) {
+func (x *Export) groups(ctx context.Context, w io.Writer) (Result, encoder, error) {
 	var t tally
 	rows, err := report.Rows(ctx, &capped{x.r, maxGroups}, report.Question{Filter: x.q.Filter, Zone: x.q.Zone, By: x.q.By, Prices: x.q.Prices})
 	if err != nil {
-		return t.Result, err
+		return t.Result, nil, err
 	}
 	cols := groupColumns(x.q.By)
 	enc, err := newEncoder(x.q.Format, cols, w)
 	if err != nil {
-		return t.Result, err
+		return t.Result, nil, err
 	}
 	out := make([]value, len(cols))
 	for _, r := range rows {
@@ -334,13 +332,13 @@ func (x *Export) groups(ctx context.Context, w io.Writer) (Result, error) {
 			}
 			t.Rows++
 			if err := p.total.Add(*p.sum); err != nil {
-				return t.Result, err
+				return t.Result, nil, err
 			}
 			groupRow(out, x.q.By, r.Group, p.paidBy, p.sum)
 			if err := enc.row(out); err != nil {
-				return t.Result, err
+				return t.Result, nil, err
 			}
 		}
 	}
-	return t.Result, enc.close()
+	return t.Result, enc, nil
 }

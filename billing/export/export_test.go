@@ -306,7 +306,7 @@ func TestFilesAddUpToTheLedger(t *testing.T) {
 	tariff := tariffOf(t)
 	for _, name := range zones {
 		zone := zoneOf(t, name)
-		m := usage(t, 350, zone, tariff)
+		m := usage(t, 200, zone, tariff)
 		days := report.Days{First: time.Date(2026, 10, 3, 0, 0, 0, 0, time.UTC).Unix() / 86400, Last: time.Date(2026, 11, 4, 0, 0, 0, 0, time.UTC).Unix() / 86400}
 		for _, scope := range []report.Scope{{Org: acme}, {Org: beta}, {All: true}} {
 			var want report.Totals

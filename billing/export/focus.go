@@ -191,10 +191,10 @@ type focusWriter struct {
 }
 
 // focus writes the charges of each organisation, month by month of its own zone: what is booked in a month is a charge of that billing period.
-func (x *Export) focus(ctx context.Context, w io.Writer) (Result, error) {
+func (x *Export) focus(ctx context.Context, w io.Writer) (Result, encoder, error) {
 	enc, err := newEncoder(x.q.Format, focusColumns(x.q.FOCUS), w)
 	if err != nil {
-		return Result{}, err
+		return Result{}, nil, err
 	}
 	f := &focusWriter{enc: enc, q: &x.q, skus: map[skuKey]*sku{}, tags: map[[3]string]string{}}
 	var orgs []string
@@ -203,27 +203,27 @@ func (x *Export) focus(ctx context.Context, w io.Writer) (Result, error) {
 		return nil
 	})
 	if err != nil {
-		return f.tally.Result, err
+		return f.tally.Result, nil, err
 	}
 	closes, err := x.r.Closes(ctx, x.q.Scope)
 	if err != nil {
-		return f.tally.Result, err
+		return f.tally.Result, nil, err
 	}
 	slices.Sort(orgs)
 	for _, name := range orgs {
 		org, err := tenancy.ParseOrgID(name)
 		if err != nil {
-			return f.tally.Result, err
+			return f.tally.Result, nil, err
 		}
 		if err := f.account(ctx, x.r, org, closes); err != nil {
-			return f.tally.Result, err
+			return f.tally.Result, nil, err
 		}
 	}
 	t := &f.tally.Totals
 	if f.billed != [2]billing.Pico{t.Org.Billed, 0} || f.cost != [2]billing.Pico{t.Org.Cost, t.BYOK.Cost} || f.list != [2]billing.Pico{t.Org.List, t.BYOK.List} {
-		return f.tally.Result, fault.New(fault.Internal, "export.focus", "export_differs", "The charges do not add up to the calls they are of, and the file must not be used. Tell us the range.")
+		return f.tally.Result, nil, fault.New(fault.Internal, "export.focus", "export_differs", "The charges do not add up to the calls they are of, and the file must not be used. Tell us the range.")
 	}
-	return f.tally.Result, enc.close()
+	return f.tally.Result, enc, nil
 }
 
 // account writes one organisation's charges.

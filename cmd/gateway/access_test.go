@@ -68,6 +68,11 @@ func accessTable() map[string]routeAccess {
 	finance := func(path, body string, allow int) routeAccess { // the superusers of the operating organisation, as whomever they act
 		return routeAccess{path: "/api/billing" + path, body: body, allow: allow, deny: 403, who: []string{superHome, superActs, superPlain}, differ: map[string]int{nobody: 401}}
 	}
+	mine := func(path, body string, allow int) routeAccess { // what is a person's own belongs to them in their own organisation
+		r := own("/api/me/tokens"+path, body, allow)
+		r.differ[superActs], r.differ[foreignAct] = 400, 400
+		return r
+	}
 	open := func(path string, status int) routeAccess {
 		return routeAccess{path: path, allow: status, deny: status, differ: map[string]int{nobody: status}}
 	}
@@ -117,13 +122,24 @@ func accessTable() map[string]routeAccess {
 		"GET /api/billing/verify":                       finance("/verify", "", 200),
 		"GET /api/billing/reconciliation":               finance("/reconciliation", "", 200),
 		"POST /api/billing/unpriced/resolve":            finance("/unpriced/resolve", `{"provider":"anthropic","model":""}`, 400),
-		"POST /api/billing/close":                       finance("/close", `{"org":"acme.example","period":"2199-01"}`, 409),
+		"POST /api/billing/close":                       finance("/close", `{"org":"acme.example","period":"soon"}`, 400),
 		"POST /api/billing/reprice":                     finance("/reprice", `{"from":"2026-11-02","to":"2026-11-01"}`, 400),
 		"GET /api/billing/cards/:org":                   finance("/cards/acme.example", "", 200),
 		"POST /api/billing/cards/:org":                  finance("/cards/acme.example", `{"id":""}`, 400),
 		"GET /api/orgs/:org/keys":                       org("/keys", "", 200),
 		"POST /api/orgs/:org/keys":                      org("/keys", key, 201),
 		"DELETE /api/orgs/:org/keys/:id":                org("/keys/key_none", "", 404),
+		"GET /api/orgs/:org/audit/export":               org("/audit/export", "", 200),
+		"GET /api/orgs/:org/audit/verify":               org("/audit/verify", "", 200),
+		"GET /api/orgs/:org/tokens":                     org("/tokens", "", 200),
+		"POST /api/orgs/:org/tokens":                    org("/tokens", `{"label":"ci","service":true,"role":"viewer"}`, 201),
+		"POST /api/orgs/:org/tokens/:id/rotate":         org("/tokens/tok_none/rotate", "", 404),
+		"DELETE /api/orgs/:org/tokens/:id":              org("/tokens/tok_none", "", 404),
+		"PUT /api/orgs/:org/tokens/creators/:user":      org("/tokens/creators/nobody", `{"stopped":true}`, 404),
+		"GET /api/me/tokens":                            mine("", "", 200),
+		"POST /api/me/tokens":                           mine("", `{"label":"laptop"}`, 201),
+		"POST /api/me/tokens/:id/rotate":                mine("/tok_none/rotate", "", 404),
+		"DELETE /api/me/tokens/:id":                     mine("/tok_none", "", 404),
 		"GET /api/orgs/:org/audit":                      org("/audit", "", 200),
 		"GET /api/orgs/:org/capabilities":               org("/capabilities", "", 200),
 		"GET /api/orgs/:org/policy/draft":               org("/policy/draft", "", 200),
@@ -172,6 +188,7 @@ func accessTable() map[string]routeAccess {
 		"PUT /api/operator/apps/:app/capabilities":      operator("/apps/none/capabilities", `{"version":1}`, 400),
 		"DELETE /api/operator/apps/:app/capabilities":   operator("/apps/none/capabilities", "", 404),
 		"GET /api/operator/apps/:app/revisions":         operator("/apps/none/revisions", "", 200),
+		"POST /api/operator/apps/:app/discover":         operator("/apps/none/discover", `{"server":"tools"}`, 404),
 		"GET /schemas/apps/v1/capabilities.json":        open("/schemas/apps/v1/capabilities.json", 200),
 		"GET /schemas/policy/v1/input.chat.json":        open("/schemas/policy/v1/input.chat.json", 200),
 		"GET /schemas/policy/v1/input.tool.json":        open("/schemas/policy/v1/input.tool.json", 200),

@@ -24,6 +24,7 @@ import (
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/keyring"
 	"github.com/lossless-group/gateway/signing"
+	"github.com/lossless-group/gateway/tenancy"
 )
 
 // AppsConfig says which apps an operator registers, and where apps may be.
@@ -127,7 +128,45 @@ func (h *appHandlers) guard(address string, private bool) (*egress.Guard, error)
 	return guard, err
 }
 
+// Discover implements apps.Tools. A server is asked over connections of its own: that somebody looked at it leaves nothing behind.
+func (h *appHandlers) Discover(ctx context.Context, d dispatch.Document, server string, who tenancy.Tenant) ([]dispatch.CapabilityDocument, error) {
+	c, err := h.serverConfig(d, server)
+	if err != nil {
+		return nil, err
+	}
+	s, err := mcp.New(c)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = s.Close() }() // what it said was heard
+	found, err := s.Discover(ctx, who)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]dispatch.CapabilityDocument, len(found))
+	for i, f := range found {
+		tool, ok := f.Handler.(*mcp.Tool)
+		if !ok {
+			return nil, fault.From(fmt.Errorf("the tool of %s is a %T", f.Name, f.Handler))
+		}
+		out[i] = dispatch.CapabilityDocument{Name: f.Name, Title: f.Title, Description: f.Description, OneLine: f.OneLine, InputSchema: f.InputSchema, OutputSchema: f.OutputSchema, Kind: f.Kind,
+			RequiredTier: f.RequiredTier.String(), RequiresConfirmation: f.RequiresConfirmation, Annotations: f.Annotations, Handler: dispatch.HandlerDoc{Kind: "mcp", Server: server, Tool: tool.Name()}}
+	}
+	return out, nil
+}
+
 func (h *appHandlers) server(d dispatch.Document, name string) (*mcp.Server, error) {
+	c, err := h.serverConfig(d, name)
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return once(h.servers, []any{d.App, name, d.MCP[name]}, func() (*mcp.Server, error) { return mcp.New(c) })
+}
+
+// serverConfig is how a tool server of a document is reached.
+func (h *appHandlers) serverConfig(d dispatch.Document, name string) (mcp.Config, error) {
 	doc := d.MCP[name]
 	c := mcp.Config{Name: name, App: d.App, URL: doc.URL, Command: doc.Command, Env: map[string]string{}, Signer: h.signer, Clock: h.clock}
 	for k, v := range doc.Env {
@@ -140,12 +179,10 @@ func (h *appHandlers) server(d dispatch.Document, name string) (*mcp.Server, err
 	if doc.URL != "" {
 		var err error
 		if c.Guard, err = h.guard(doc.URL, doc.AllowPrivate); err != nil {
-			return nil, err
+			return c, err
 		}
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return once(h.servers, []any{d.App, name, doc}, func() (*mcp.Server, error) { return mcp.New(c) })
+	return c, nil
 }
 
 func (h *appHandlers) host(d dispatch.Document) (*webhook.Host, error) {
@@ -185,8 +222,8 @@ func yamlToJSON(raw []byte) ([]byte, error) {
 	return json.Marshal(doc)
 }
 
-// offers puts together what is there from the start: what this program brings, and the operator's files.
-func offers(built []dispatch.Capability, files []string, h dispatch.Handlers) ([]dispatch.Offer, error) {
+// offers puts together what is there from the start: what this program brings, and the operator's files, whose documents it returns by app.
+func offers(built []dispatch.Capability, files []string, h dispatch.Handlers) ([]dispatch.Offer, map[string]dispatch.Document, error) {
 	byApp := map[string]int{}
 	var out []dispatch.Offer
 	for _, c := range built {
@@ -198,19 +235,20 @@ func offers(built []dispatch.Capability, files []string, h dispatch.Handlers) ([
 		}
 		out[i].Capabilities = append(out[i].Capabilities, c)
 	}
+	documents := map[string]dispatch.Document{}
 	for _, path := range files {
 		d, err := readApp(path)
 		if err == nil {
 			var o dispatch.Offer
 			if o, err = apps.Offer(d, h); err == nil {
-				out = append(out, o)
+				out, documents[d.App] = append(out, o), d
 			}
 		}
 		if err != nil {
-			return nil, fmt.Errorf("apps.files: %s: %w", path, err)
+			return nil, nil, fmt.Errorf("apps.files: %s: %w", path, err)
 		}
 	}
-	return out, nil
+	return out, documents, nil
 }
 
 // readApp reads a document an operator wrote, as JSON or YAML.
@@ -234,7 +272,7 @@ func (a *app) registerApps(ctx context.Context, built []dispatch.Capability, sea
 	for _, c := range built {
 		h.builtin[c.Name] = c.Handler
 	}
-	initial, err := offers(built, a.cfg.Apps.Files, h)
+	initial, documents, err := offers(built, a.cfg.Apps.Files, h)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -242,7 +280,7 @@ func (a *app) registerApps(ctx context.Context, built []dispatch.Capability, sea
 	if err != nil {
 		return nil, nil, err
 	}
-	book := apps.New(apps.Config{Store: a.stores.Apps, Sealer: sealer, Library: library, Handlers: h, Logger: log, Clock: clock})
+	book := apps.New(apps.Config{Store: a.stores.Apps, Sealer: sealer, Library: library, Handlers: h, Tools: h, Files: documents, Logger: log, Clock: clock})
 	if err := book.Refresh(ctx); err != nil {
 		return nil, nil, fault.From(err)
 	}

@@ -53,6 +53,7 @@ type DatabaseConfig struct {
 // IdentityConfig lists whose tokens are accepted.
 type IdentityConfig struct {
 	Issuers []tenancy.Issuer `yaml:"issuers"` // identity services
+	Proxies []string         `yaml:"proxies"` // addresses and ranges of the proxies in front of the gateway, whose X-Forwarded-For says where a request came from
 	Origins []string         `yaml:"origins"` // further origins a session cookie is accepted from
 }
 
@@ -270,6 +271,9 @@ func (c *Config) complete(dev bool) error {
 		}
 		if c.MasterKey == "" {
 			fail("masterKey: set env:NAME or file:PATH of 32 bytes in base64")
+		}
+		if _, err := proxies(c.Identity.Proxies); err != nil {
+			fail("%v", err)
 		}
 		for i, is := range c.Identity.Issuers {
 			if is.ID == devIssuer {

@@ -37,7 +37,7 @@ func run() int {
 		Use: "gateway", Short: "A multi-tenant gateway for in-app agent chat", SilenceUsage: true, SilenceErrors: true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	root.AddCommand(devCommand(), serveCommand(), checkCommand(), migrateCommand(), orgCommand(), tokenCommand(), policyCommand(), redactionCommand(), pricesCommand(), usageCommand(), &cobra.Command{
+	root.AddCommand(devCommand(), serveCommand(), checkCommand(), migrateCommand(), orgCommand(), auditCommand(), tokenCommand(), policyCommand(), redactionCommand(), pricesCommand(), usageCommand(), &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { _, err := fmt.Fprintln(c.OutOrStdout(), version); return err },
 	})

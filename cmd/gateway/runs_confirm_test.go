@@ -252,11 +252,20 @@ func TestRunsTwoReplicas(t *testing.T) {
 		if w.applied.Load() != before+1 || statuses[0] != 200 || statuses[1] != 200 {
 			t.Errorf("round %d: applied %d times, answered %v", round, w.applied.Load()-before, statuses)
 		}
-		one.flush()
-		two.flush()
 		var seen [2]string
-		for i, s := range []*service{one, two} {
-			_, seen[i], _ = s.call("GET", "/api/agent/runs/"+p.run+"/events", s.token("editor", "acme.example"), "")
+		for range 50 { // what a run said last reaches the database after its caller heard it
+			one.flush()
+			two.flush()
+			whole := true
+			for i, s := range []*service{one, two} {
+				var status int
+				status, seen[i], _ = s.call("GET", "/api/agent/runs/"+p.run+"/events", s.token("editor", "acme.example"), "")
+				whole = whole && status == 200
+			}
+			if whole {
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
 		}
 		if diff := cmp.Diff(names(parseEvents(t, seen[0])), names(parseEvents(t, seen[1]))); diff != "" || !strings.Contains(seen[0], `"completed"`) {
 			t.Errorf("round %d: the replicas tell different runs: %s\n%s\n%s", round, diff, seen[0], seen[1])

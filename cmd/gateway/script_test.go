@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) {
 	worker.Enter() // services in this process start themselves again to check policies
-	testscript.Main(m, map[string]func(){"gateway": main})
+	testscript.Main(m, map[string]func(){"gateway": main, "toolserver": toolProgram})
 }
 
 // TestScript runs testdata/*.txt against the real command. Scripts find a reachable identity service in $ISSUER, a provider in $PROVIDER, an

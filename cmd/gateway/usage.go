@@ -55,6 +55,9 @@ func (a *app) usage(prices *billing.Tariff, reload func(context.Context) error, 
 // tendLedger checks that sums are what the events say, and deletes what is too old.
 func (a *app) tendLedger(ctx context.Context, closer *closing.Closer, now time.Time) {
 	found, err := closer.Verify(ctx, now.AddDate(0, 0, -35))
+	if err == nil {
+		a.metrics.LedgerChecked(len(found.Differences))
+	}
 	switch {
 	case err != nil:
 		a.log.Warn("the ledger could not be checked", "err", err)
@@ -102,7 +105,7 @@ func (i importer) Cards(ctx context.Context, org tenancy.OrgID) ([]admin.RateCar
 // usageCommand is how operators and finance look after the ledger.
 func usageCommand() *cobra.Command {
 	c := &cobra.Command{Use: "usage", Short: "Close, correct, check, reconcile and export the ledger"}
-	c.AddCommand(usageClose(), usageReprice(), usageVerify(), usageReconcile(), usageGrant(), usageExport())
+	c.AddCommand(usageClose(), usageReprice(), usageVerify(), usageRebuild(), usageReconcile(), usageGrant(), usageExport())
 	return c
 }
 
@@ -233,6 +236,36 @@ func usageVerify() *cobra.Command {
 	}
 	f.add(c)
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func usageRebuild() *cobra.Command {
+	var f flags
+	c := &cobra.Command{
+		Use: "rebuild ORGANISATION|all", Short: "Make the sums of the ledger anew from its events, where no period was closed", Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return withStores(c.Context(), f, func(s *libsql.Stores) error {
+				scope, err := scopeOf(args[0])
+				if err != nil {
+					return err
+				}
+				orgs := []tenancy.OrgID{scope.Org}
+				if scope.All {
+					if orgs, err = s.Reports.Orgs(c.Context()); err != nil {
+						return err
+					}
+				}
+				for _, org := range orgs {
+					if err := s.Ledger.Rebuild(c.Context(), org); err != nil {
+						return fmt.Errorf("%s: %w", org, err)
+					}
+					fmt.Fprintf(c.OutOrStdout(), "%s: the sums were made anew\n", org)
+				}
+				return nil
+			})
+		},
+	}
+	f.add(c)
 	return c
 }
 

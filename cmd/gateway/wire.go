@@ -106,6 +106,12 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 	if err != nil {
 		return a, fmt.Errorf("identity: %w", err)
 	}
+	credentials := tenancy.NewTokenVerifier(verifier, a.stores.Tokens, clock)
+	a.defer_(credentials.Flush)
+	trusted, err := proxies(cfg.Identity.Proxies)
+	if err != nil {
+		return a, err
+	}
 	tenants := tenancy.NewResolver(a.stores.Orgs, clock, 0)
 	tenants.Witness(witness(a.stores.Audit, clock))
 
@@ -186,7 +192,7 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 	a.going = a.hub(clock)
 	turn := gateway.New(gateway.Config{
 		Tenants: tenants, Limiter: limiter, Revisions: lives.replica, Policy: engine, Decisions: decisions, Project: engine, Shadows: lives.shadower, Keys: a.keys, Sealer: sealer, Redaction: hide, Floor: cfg.Policy.RedactionFloor, Models: models,
-		Registry: library, Prices: prices, Budgets: budgets, Journal: a.journal, Turns: a.stores.Turns, Pending: a.stores.Pending, Previews: a.stores.Pending, Live: a.going, RunLog: a.journal, Runs: a.stores.Runs, Observer: observer{a.metrics},
+		Registry: library, Past: registered, Prices: prices, Budgets: budgets, Journal: a.journal, Turns: a.stores.Turns, Pending: a.stores.Pending, Previews: a.stores.Pending, Live: a.going, RunLog: a.journal, Runs: a.stores.Runs, Observer: observer{a.metrics},
 		Logger: log, Clock: clock, Health: provider.NewHealth(provider.HealthConfig{Trip: cfg.Limits.Trip, Open: cfg.Limits.TripFor}, clock), Attempts: cfg.Limits.Attempts, RetryWithin: cfg.Limits.RetryFor,
 		DrainFor: cfg.Limits.DrainFor, DrainBytes: cfg.Limits.DrainKiB << 10, PreviewTTL: cfg.Limits.PreviewTTL, KeepEvents: cfg.Limits.KeepEvents,
 	})
@@ -197,7 +203,7 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 		metricsHandler = nearby(a.metrics.Handler())
 	}
 	a.server = httpapi.New(httpapi.Config{
-		Gateway: turn, Verifier: verifier, Cookies: cookies(cfg), Origins: cfg.origins(), MaxBody: int64(cfg.Limits.MaxBodyMiB) << 20,
+		Gateway: turn, Verifier: credentials, Proxies: trusted, Cookies: cookies(cfg), Origins: cfg.origins(), MaxBody: int64(cfg.Limits.MaxBodyMiB) << 20,
 		Observer: observer{a.metrics}, Logger: log, Clock: clock, Ready: a.ready(lives.replica), Metrics: metricsHandler, SigningKeys: published(signer), Version: version,
 	})
 	policies, err := a.policies(engine, hide, lives, known{library, models}, clock)
@@ -213,6 +219,7 @@ func build(ctx context.Context, cfg Config, log *slog.Logger, p parts) (a *app, 
 		Budgets:   admin.BudgetConfig{Editor: a.stores.Budgets, Reader: budgets},
 		Webhooks:  hooks,
 		Apps:      registered,
+		Tokens:    a.stores.Tokens,
 	})
 	admin.MountSchemas(a.server.Group("/schemas/policy/v1"), policies.Schemas)
 	admin.MountSchemas(a.server.Group("/schemas/apps/v1"), map[string][]byte{"capabilities.json": dispatch.DocumentSchema()})

@@ -196,6 +196,9 @@ func (s *Server) Tool(c ToolConfig) (*Tool, error) {
 	return &Tool{s, c}, nil
 }
 
+// Name is what the server calls the tool.
+func (t *Tool) Name() string { return t.cfg.Name }
+
 // Run calls the tool. An error after which nobody knows whether it took effect has dispatch.ErrIndeterminate in its chain.
 func (t *Tool) Run(ctx context.Context, c dispatch.Call) (dispatch.Result, error) {
 	return t.server.call(ctx, t, c, "run")

@@ -203,7 +203,7 @@ func (v *agui) tell(e gateway.RunEvent) ([]byte, error) {
 			err = me
 		}
 		v.result(ev.CallID, string(raw))
-	case "preview", "confirmation", "warning", "capability.progress", "capability.output", "capability.quality_violation", "usage":
+	case "preview", "confirmation", "proposal", "warning", "capability.progress", "capability.output", "capability.quality_violation", "usage":
 		v.custom(e.Name, e.Data)
 	case "error":
 		ev, re := read[gateway.Failure](e)

@@ -236,6 +236,10 @@ func (v *aisdk) tell(e gateway.RunEvent) ([]byte, error) {
 		v.say(map[string]any{"type": "data-" + strings.ReplaceAll(e.Name, ".", "-"), "data": e.Data, "transient": true})
 	case "capability.quality_violation":
 		v.say(map[string]any{"type": "data-quality-violation", "data": e.Data})
+	case "proposal":
+		ev, re := read[gateway.Proposal](e)
+		err = re
+		v.say(map[string]any{"type": "data-proposal", "id": ev.CallID, "data": e.Data})
 	case "capability.done":
 		ev, e := read[gateway.CapabilityDone](e)
 		err = e

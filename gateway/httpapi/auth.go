@@ -2,6 +2,8 @@ package httpapi
 
 import (
 	"net/http"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -10,7 +12,7 @@ import (
 	"github.com/lossless-group/gateway/tenancy"
 )
 
-// Principal finds the credential of a request and verifies it: a bearer token, x-api-key (Anthropic SDKs), x-goog-api-key (Gemini SDKs)
+// Principal finds the credential of a request and verifies it, an access token also for the surface: a bearer token, x-api-key (Anthropic SDKs), x-goog-api-key (Gemini SDKs)
 // or the session cookie. Equal duplicates are fine, differing ones are refused.
 func (s *Server) Principal(c echo.Context) (tenancy.Principal, error) {
 	r := c.Request()
@@ -40,7 +42,38 @@ func (s *Server) Principal(c echo.Context) (tenancy.Principal, error) {
 	if err == nil && cookie {
 		p.Method = "cookie"
 	}
+	if surface := faceOf(r).String(); err == nil && p.Token != nil && !slices.Contains(p.Token.Surfaces, surface) {
+		return tenancy.Principal{}, fault.New(fault.Forbidden, "httpapi.Principal", "token_surface",
+			"This access token is not good for the "+surface+" surface. Use one that is, or ask for one.")
+	}
 	return p, err
+}
+
+// clientAddr is where a request came from: the peer, or when that is a proxy of ours, the last address in X-Forwarded-For that is none.
+func (s *Server) clientAddr(r *http.Request) netip.Addr {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	at := peer.Addr().Unmap().WithZone("")
+	ours := func(a netip.Addr) bool {
+		return slices.ContainsFunc(s.Proxies, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
+	if !ours(at) {
+		return at
+	}
+	for _, line := range slices.Backward(r.Header.Values("X-Forwarded-For")) {
+		for _, hop := range slices.Backward(strings.Split(line, ",")) {
+			a, err := netip.ParseAddr(strings.TrimSpace(hop))
+			if err != nil {
+				return netip.Addr{} // whoever wrote this, nothing before it can be believed
+			}
+			if at = a.Unmap().WithZone(""); !ours(at) {
+				return at
+			}
+		}
+	}
+	return at
 }
 
 func headerToken(h http.Header) (string, error) {

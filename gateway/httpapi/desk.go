@@ -11,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/lossless-group/gateway/dispatch"
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/gateway"
 	"github.com/lossless-group/gateway/tenancy"
@@ -201,21 +202,29 @@ func (s *Server) capabilities(c echo.Context) error {
 		return err
 	}
 	type view struct {
-		Name                 string          `json:"name"`
-		App                  string          `json:"app"`
-		Title                string          `json:"title"`
-		Description          string          `json:"description"`
-		InputSchema          json.RawMessage `json:"inputSchema"`
-		Kind                 string          `json:"kind"`
-		RequiredTier         string          `json:"requiredTier"`
-		RequiresConfirmation bool            `json:"requiresConfirmation"`
-		Available            bool            `json:"available"`
-		Why                  string          `json:"why,omitempty"`
-		Message              string          `json:"message,omitempty"`
+		Name                 string               `json:"name"`
+		App                  string               `json:"app"`
+		Title                string               `json:"title"`
+		OneLine              string               `json:"oneLine,omitempty"`
+		Description          string               `json:"description"`
+		InputSchema          json.RawMessage      `json:"inputSchema"`
+		OutputSchema         json.RawMessage      `json:"outputSchema,omitempty"`
+		Kind                 string               `json:"kind"`
+		RequiredTier         string               `json:"requiredTier"`
+		RequiresConfirmation bool                 `json:"requiresConfirmation"`
+		ConfirmBy            string               `json:"confirmBy,omitempty"` // of what is confirmed: self, admin, anyMember
+		Annotations          dispatch.Annotations `json:"annotations"`
+		Chat                 dispatch.Hints       `json:"chat"`
+		Available            bool                 `json:"available"`
+		Why                  string               `json:"why,omitempty"`
+		Message              string               `json:"message,omitempty"`
 	}
 	out := make([]view, len(list))
 	for i, s := range list {
-		out[i] = view{s.Name, s.App, s.Title, s.Description, s.InputSchema, string(s.Kind), s.RequiredTier.String(), s.RequiresConfirmation, s.Available, s.Why, s.Message}
+		out[i] = view{s.Name, s.App, s.Title, s.OneLine, s.Description, s.InputSchema, s.OutputSchema, string(s.Kind), s.RequiredTier.String(), s.RequiresConfirmation, "", s.Annotations, s.Hints, s.Available, s.Why, s.Message}
+		if s.RequiresConfirmation {
+			out[i].ConfirmBy = string(s.ConfirmBy)
+		}
 	}
 	return reply(c, map[string]any{"capabilities": out})
 }

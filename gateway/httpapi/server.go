@@ -12,6 +12,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -38,10 +39,11 @@ type Observer interface {
 type Config struct {
 	Gateway   *gateway.Gateway
 	Verifier  Verifier
-	Cookies   []string // names of session cookies; may be empty
-	Origins   []string // origins a cookie is accepted from on unsafe methods: our public URL and the apps'
-	MaxBody   int64    // bytes; 0: 20 MiB
-	MaxBodies int64    // bytes of all request bodies held at one time; 0: 512 MiB
+	Cookies   []string       // names of session cookies; may be empty
+	Proxies   []netip.Prefix // whose X-Forwarded-For is believed; may be empty
+	Origins   []string       // origins a cookie is accepted from on unsafe methods: our public URL and the apps'
+	MaxBody   int64          // bytes; 0: 20 MiB
+	MaxBodies int64          // bytes of all request bodies held at one time; 0: 512 MiB
 	Heartbeat time.Duration
 	Observer  Observer
 	Logger    *slog.Logger
@@ -179,7 +181,7 @@ func (s *Server) frame(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		rid := "req_" + id.String()
 		c.Set(keyRequestID, rid)
-		info := &tenancy.RequestInfo{ID: rid, Method: c.Request().Method, Route: c.Path()}
+		info := &tenancy.RequestInfo{ID: rid, Method: c.Request().Method, Route: c.Path(), From: s.clientAddr(c.Request()), Agent: c.Request().UserAgent()}
 		ctx, standing := gateway.WithStanding(tenancy.WithRequest(c.Request().Context(), info))
 		c.SetRequest(c.Request().WithContext(ctx))
 		c.Set(keyStanding, standing)

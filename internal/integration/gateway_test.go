@@ -70,13 +70,20 @@ type process struct {
 	data   string
 	stderr *bytes.Buffer
 	over   chan error
+	stop   func() // ends it in good order, once
 }
 
 // startDev starts gateway dev with an overlay configuration ("" for none) on a port of its own and a new data directory. It does not wait.
 func startDev(t *testing.T, overlay string) *process {
 	t.Helper()
-	p := &process{t: t, data: filepath.Join(t.TempDir(), "data"), lines: make(chan string, 1000), stderr: &bytes.Buffer{}, over: make(chan error, 1)}
-	args := []string{"dev", "--data", p.data, "--listen", "127.0.0.1:0"}
+	return startDevAt(t, overlay, filepath.Join(t.TempDir(), "data"), "127.0.0.1:0")
+}
+
+// startDevAt is startDev with a data directory and an address, as after a restart.
+func startDevAt(t *testing.T, overlay, data, listen string) *process {
+	t.Helper()
+	p := &process{t: t, data: data, lines: make(chan string, 1000), stderr: &bytes.Buffer{}, over: make(chan error, 1)}
+	args := []string{"dev", "--data", p.data, "--listen", listen}
 	if overlay != "" {
 		file := filepath.Join(t.TempDir(), "overlay.yaml")
 		if err := os.WriteFile(file, []byte(overlay), 0o600); err != nil {
@@ -101,6 +108,7 @@ func startDev(t *testing.T, overlay string) *process {
 		close(p.lines)
 		p.over <- p.cmd.Wait()
 	}()
+	p.stop = sync.OnceFunc(p.end)
 	t.Cleanup(p.stop)
 	return p
 }
@@ -135,8 +143,8 @@ func (p *process) ready() *process {
 	return p
 }
 
-// stop ends the process as an operator would and expects it to go in good order.
-func (p *process) stop() {
+// end ends the process as an operator would and expects it to go in good order.
+func (p *process) end() {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		p.t.Error(err)
 	}

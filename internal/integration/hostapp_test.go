@@ -67,6 +67,7 @@ type studio struct {
 	up     *upstream.Server
 	app    string // the app's origin
 	secret string
+	config string            // of the gateway
 	tokens map[string]string // by user and organisation
 }
 
@@ -82,11 +83,18 @@ func (s studio) as(user, org string) string {
 
 func startStudio(t *testing.T) studio {
 	t.Helper()
+	return startStudioWith(t, "")
+}
+
+// startStudioWith is startStudio with more limits, as they stand in the configuration: ", name: value".
+func startStudioWith(t *testing.T, limits string) studio {
+	t.Helper()
 	npmHostApp(t, "build")
 	s := studio{up: upstream.Start(t), tokens: map[string]string{}}
 	s.up.Answer(func(r upstream.Request) upstream.Script { return upstream.Answer(r, "Done.") })
 	const issuer = "http://gateway.example"
-	s.process = startDev(t, "publicUrl: "+issuer+"\nproviders:\n  anthropic: {kind: anthropic, baseUrl: \""+s.up.URL+"\"}\nplans:\n  paying: {requestsPerMinute: 100000, concurrent: 100}\n  lingering: {requestsPerMinute: 100000, concurrent: 100}\nlimits: {attempts: 1}\n").ready()
+	s.config = "publicUrl: " + issuer + "\nproviders:\n  anthropic: {kind: anthropic, baseUrl: \"" + s.up.URL + "\"}\nplans:\n  paying: {requestsPerMinute: 100000, concurrent: 100}\n  lingering: {requestsPerMinute: 100000, concurrent: 100}\nlimits: {attempts: 1" + limits + "}\n"
+	s.process = startDev(t, s.config).ready()
 	s.saveKey("acme.example", payingKey)
 	s.bringKey("viewer", "linger.example")
 	raw := make([]byte, 32)
