@@ -81,6 +81,7 @@ func (h *Hub) Open(r Run, after int, cancel func(error)) (*Live, bool, error) {
 	l := &Live{hub: h, run: r, cancel: cancel, from: after, base: after, changed: make(chan struct{}), done: make(chan struct{})}
 	if old != nil { // resumed: what it said before goes on being there
 		h.drop(old)
+		l.before = old
 		old.mu.Lock()
 		if old.base+len(old.events) == after {
 			l.base, l.events, l.bytes = old.base, old.events[:len(old.events):len(old.events)], old.bytes
@@ -162,8 +163,13 @@ func (h *Hub) Close(ctx context.Context, why error) error {
 func (h *Hub) retire(l *Live, silent bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	before := l.before
+	l.before = nil
 	if silent {
 		h.forget(l)
+		if before != nil { // going on came to nothing, as when another replica was first: the run stands where it stood
+			h.keep(before)
+		}
 	} else {
 		l.endedAt = h.cfg.Clock()
 		l.place = h.ended.PushBack(l)
@@ -192,6 +198,19 @@ func (h *Hub) drop(l *Live) {
 		h.bytes -= l.bytes
 	}
 	h.forget(l)
+}
+
+// keep takes an ended run back that was dropped a moment ago.
+func (h *Hub) keep(l *Live) {
+	if _, taken := h.runs[l.run.ID]; taken {
+		return
+	}
+	h.runs[l.run.ID] = l
+	if k, ok := keyOf(l.run); ok && h.turns[k] == nil {
+		h.turns[k] = l
+	}
+	l.place = h.ended.PushBack(l)
+	h.bytes += l.bytes
 }
 
 func (h *Hub) forget(l *Live) {
@@ -226,6 +245,7 @@ type Live struct {
 	// Guarded by Hub.mu.
 	endedAt time.Time
 	place   *list.Element
+	before  *Live // the stretch that this one resumed, until this one said something
 }
 
 // Run says which run it is and where it stands.
@@ -288,7 +308,7 @@ func (l *Live) Add(name string, data []byte) int {
 func (l *Live) End(status string, err error) {
 	l.mu.Lock()
 	l.ended, l.status, l.err = true, status, err
-	silent := len(l.events) == 0
+	silent := l.base+len(l.events) == l.from
 	if l.timer != nil {
 		l.timer.Stop()
 	}

@@ -196,3 +196,34 @@ func TestCloseEndsWhatGoesOn(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestHubTakesBackWhatCouldNotGoOn: a run that was to go on and said nothing more stands where it stood, to be found and to go on later.
+func TestHubTakesBackWhatCouldNotGoOn(t *testing.T) {
+	h := runs.NewHub(runs.HubConfig{Clock: time.Now, Grace: time.Minute})
+	r := runs.Run{ID: "run_1", Org: acme, User: "ann", ThreadID: "t", AskedThread: "t", ClientTurnID: "c", Status: runs.Running, StartedAt: time.Now()}
+	first, _, err := h.Open(r, 0, func(error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.Add("preview", []byte(`{}`))
+	first.End(runs.Awaiting, nil)
+	second, fresh, err := h.Open(r, 1, func(error) {})
+	if err != nil || !fresh {
+		t.Fatal(fresh, err)
+	}
+	second.End("failed", errors.New("another replica was first"))
+	for _, ref := range []runs.Ref{{ID: "run_1"}, {Thread: "t", Turn: "c"}} {
+		if found, ok := h.Find(acme, "ann", ref); !ok || found != first || found.Run().Status != runs.Awaiting {
+			t.Fatalf("%+v: %+v", ref, found)
+		}
+	}
+	third, fresh, err := h.Open(r, 1, func(error) {})
+	if err != nil || !fresh {
+		t.Fatal(fresh, err)
+	}
+	third.Add("run.done", []byte(`{}`))
+	third.End("completed", nil)
+	if found, ok := h.Find(acme, "ann", runs.Ref{ID: "run_1"}); !ok || found != third || found.Last() != 2 {
+		t.Fatalf("%+v", found)
+	}
+}

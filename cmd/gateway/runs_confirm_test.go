@@ -262,7 +262,7 @@ func TestRunsTwoReplicas(t *testing.T) {
 				status, seen[i], _ = s.call("GET", "/api/agent/runs/"+p.run+"/events", s.token("editor", "acme.example"), "")
 				whole = whole && status == 200
 			}
-			if whole {
+			if whole && cmp.Equal(names(parseEvents(t, seen[0])), names(parseEvents(t, seen[1]))) {
 				break
 			}
 			time.Sleep(100 * time.Millisecond)
