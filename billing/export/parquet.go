@@ -22,11 +22,10 @@ const (
 
 // parquetEncoder writes Parquet, zstd. Columns are in the order of their names, as the library has it.
 type parquetEncoder struct {
-	w    *parquet.Writer
+	w    *parquet.GenericWriter[any]
 	cols []column // in the order of the file
 	rows []parquet.Row
 	text []byte // what values of the batch point into
-	pos  []int
 }
 
 func newParquet(cols []column, w io.Writer) (*parquetEncoder, error) {
@@ -39,7 +38,7 @@ func newParquet(cols []column, w io.Writer) (*parquetEncoder, error) {
 	for _, path := range schema.Columns() {
 		p.cols = append(p.cols, cols[slices.IndexFunc(cols, func(c column) bool { return c.name == path[0] })])
 	}
-	p.w = parquet.NewWriter(w, schema, parquet.Compression(&parquet.Zstd), parquet.MaxRowsPerRowGroup(parquetGroup), parquet.PageBufferSize(64<<10), parquet.DataPageStatistics(false),
+	p.w = parquet.NewGenericWriter[any](w, schema, parquet.Compression(&parquet.Zstd), parquet.MaxRowsPerRowGroup(parquetGroup), parquet.PageBufferSize(64<<10), parquet.DataPageStatistics(false),
 		parquet.CreatedBy("gateway", "1", ""))
 	for range parquetBatch {
 		p.rows = append(p.rows, make(parquet.Row, 0, len(cols)))

@@ -135,7 +135,6 @@ type aisdk struct {
 	denied   map[string]bool // call ids of discarded previews
 	previews map[string]string
 	discard  bool // the decision this stretch began with
-	ended    bool
 }
 
 func newAISDK(a asked) voice {

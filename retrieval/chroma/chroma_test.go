@@ -101,7 +101,9 @@ func TestAServerThatCannotBeUsed(t *testing.T) {
 		{"it fails", answer(500, `{}`), "chroma_refused"},
 		{"it is overloaded", answer(503, ``), "chroma_refused"},
 		{"it wants credentials", answer(401, `{}`), "chroma_refused"},
-		{"it redirects", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", 302) }, "chroma_refused"},
+		{"it redirects", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
+		}, "chroma_refused"},
 		{"it is no Chroma", answer(404, `not found`), "chroma_version"},
 		{"it speaks the old protocol", answer(410, `{"error":"Unimplemented"}`), "chroma_version"},
 		{"it speaks a newer protocol", instead("/version", `"2.0.0"`), "chroma_version"},
