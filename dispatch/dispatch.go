@@ -58,7 +58,8 @@ const (
 	ByMember ConfirmBy = "anyMember" // anybody in the organisation
 )
 
-// Annotations are what the app claims about a capability. They inform people; nothing is allowed because of them.
+// Annotations are what the app claims about a capability. They inform people, and nothing is allowed because of them; only Idempotent lets a
+// call whose answer was lost be sent again.
 type Annotations struct {
 	ReadOnly    bool `json:"readOnly,omitempty"`
 	Destructive bool `json:"destructive,omitempty"`

@@ -179,6 +179,8 @@ func (d Document) needsTrust() (at, why string) {
 		switch s := d.MCP[name]; {
 		case len(s.Command) > 0:
 			return "/mcp/" + name + "/command", "programs are the operator's to start"
+		case len(s.Env) > 0: // its values may name secrets of this machine
+			return "/mcp/" + name + "/env", "the environment of programs is the operator's to set"
 		case s.AllowPrivate:
 			return "/mcp/" + name + "/allowPrivate", "private addresses are the operator's to allow"
 		}

@@ -79,6 +79,7 @@ func TestParseDocumentNamesTheFault(t *testing.T) {
 		{"secret of this machine", document(set("webhook", map[string]any{"url": "https://s.example", "secret": "file:/etc/passwd"})), false, "/webhook/secret: a secret that lies on the gateway's machine"},
 		{"secret of this machine, trusted", document(set("webhook", map[string]any{"url": "https://s.example", "secret": "env:HOOK"})), true, ""},
 		{"program", document(set("mcp", map[string]any{"files": map[string]any{"command": []string{"sh"}}})), false, "/mcp/files/command: programs are the operator's"},
+		{"environment", document(set("mcp", map[string]any{"files": map[string]any{"url": "https://m.example", "env": map[string]string{"KEY": "file:/etc/passwd"}}})), false, "/mcp/files/env"},
 		{"program, trusted", document(set("mcp", map[string]any{"files": map[string]any{"command": []string{"sh"}}})), true, ""},
 		{"private webhook", document(set("webhook", map[string]any{"url": "https://s.example", "secret": whsec, "allowPrivate": true})), false, "/webhook/allowPrivate"},
 		{"private server", document(set("mcp", map[string]any{"files": map[string]any{"url": "https://m.example", "allowPrivate": true}})), false, "/mcp/files/allowPrivate"},

@@ -97,13 +97,13 @@ func (h *appHandlers) Handler(d dispatch.Document, c dispatch.CapabilityDocument
 		if err != nil {
 			return nil, err
 		}
-		return host.Handler(webhook.Endpoint{Path: c.Handler.Path, ReadOnly: c.Kind == dispatch.Read || c.Annotations.ReadOnly, Idempotent: c.Annotations.Idempotent})
+		return host.Handler(webhook.Endpoint{Path: c.Handler.Path, ReadOnly: c.Kind == dispatch.Read, Idempotent: c.Annotations.Idempotent})
 	case "mcp":
 		server, err := h.server(d, c.Handler.Server)
 		if err != nil {
 			return nil, err
 		}
-		return server.Tool(mcp.ToolConfig{Name: c.Handler.Tool, Title: c.Title, ReadOnly: c.Kind == dispatch.Read || c.Annotations.ReadOnly, Idempotent: c.Annotations.Idempotent})
+		return server.Tool(mcp.ToolConfig{Name: c.Handler.Tool, Title: c.Title, ReadOnly: c.Kind == dispatch.Read, Idempotent: c.Annotations.Idempotent})
 	case "skill":
 		text, err := skill.Parse([]byte(d.Skills[c.Handler.Skill]))
 		if err != nil {
@@ -170,9 +170,13 @@ func (h *appHandlers) serverConfig(d dispatch.Document, name string) (mcp.Config
 	doc := d.MCP[name]
 	c := mcp.Config{Name: name, App: d.App, URL: doc.URL, Command: doc.Command, Env: map[string]string{}, Signer: h.signer, Clock: h.clock}
 	for k, v := range doc.Env {
+		if !strings.HasPrefix(v, "env:") && !strings.HasPrefix(v, "file:") { // a plain setting
+			c.Env[k] = v
+			continue
+		}
 		secret, err := SecretRef(v).Resolve()
 		if err != nil {
-			secret = keyring.NewSecret(v) // a plain setting
+			return c, fault.Wrap(fault.Invalid, "apps.server", "invalid_registry", "The variable "+k+" of the tool server "+name+" names a secret that cannot be read.", err)
 		}
 		c.Env[k] = secret.Reveal()
 	}

@@ -18,7 +18,7 @@ var rules = Rules{
 		"signing": 3, "retrieval": 3, "retrieval/*": 5, "provider": 3, "cache": 3, "transcript": 3, "runs": 3, "metrics": 3,
 		"apps": 3, "policy": 2, "billing": 2, "dispatch": 2, "redaction": 2, "keyring": 2,
 		"tenancy": 1, "wire/*": 1, "egress": 1,
-		"chat": 0, "fault": 0, "sse": 0, "jsonscan": 0, "migrations": 0,
+		"chat": 0, "fault": 0, "breaker": 0, "sse": 0, "jsonscan": 0, "migrations": 0,
 	},
 	Fences: map[string][]string{
 		"github.com/labstack/echo":                  {"gateway/httpapi", "admin", "cmd/gateway"},

@@ -18,9 +18,9 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 
+	"github.com/lossless-group/gateway/breaker"
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/redaction"
 )
@@ -49,7 +49,7 @@ type Client struct {
 	timeout time.Duration
 	clock   func() time.Time
 	http    *http.Client
-	breaker breaker
+	breaker breaker.Breaker
 }
 
 var _ redaction.Detector = (*Client)(nil)
@@ -68,7 +68,7 @@ func New(c Config) (*Client, error) {
 		return nil, fault.New(fault.Internal, op, "invalid_detector", "A detector needs a clock.")
 	}
 	return &Client{
-		url: u.String(), timeout: c.Timeout, clock: c.Clock,
+		url: u.String(), timeout: c.Timeout, clock: c.Clock, breaker: breaker.Breaker{Trip: trip, Rest: rest},
 		http: &http.Client{
 			Transport:     &http.Transport{Proxy: nil, MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Minute, ForceAttemptHTTP2: true},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -100,7 +100,7 @@ func (c *Client) Detect(ctx context.Context, texts, entities []string) ([][]reda
 			return nil, fault.New(fault.TooLarge, op, "detector_text_too_large", "A text is too long for the detector; split it.")
 		}
 	}
-	if !c.breaker.admit(c.clock()) {
+	if !c.breaker.Admit(c.clock()) {
 		return nil, fault.New(fault.Unavailable, op, "detector_resting", "The detector failed several times and is left alone for some seconds.")
 	}
 	within, cancel := context.WithTimeout(ctx, c.timeout)
@@ -115,10 +115,10 @@ func (c *Client) Detect(ctx context.Context, texts, entities []string) ([][]reda
 		part, err := c.ask(within, texts[:n], entities)
 		if err != nil {
 			if ctx.Err() != nil {
-				c.breaker.leave()
+				c.breaker.Leave()
 				return nil, fault.Wrap(fault.Timeout, op, "detector_not_awaited", "The request was ended while a detector was asked.", ctx.Err())
 			}
-			c.breaker.report(false, c.clock())
+			c.breaker.Report(false, c.clock())
 			if errors.Is(err, context.DeadlineExceeded) {
 				return nil, fault.Wrap(fault.Timeout, op, "detector_slow", "The detector took too long.", err)
 			}
@@ -127,7 +127,7 @@ func (c *Client) Detect(ctx context.Context, texts, entities []string) ([][]reda
 		out = append(out, part...)
 		texts = texts[n:]
 	}
-	c.breaker.report(true, c.clock())
+	c.breaker.Report(true, c.clock())
 	return out, nil
 }
 
@@ -174,46 +174,4 @@ func (c *Client) ask(ctx context.Context, texts, entities []string) ([][]redacti
 		}
 	}
 	return out, nil
-}
-
-// breaker lets a detector rest that failed several times in a row; then one call tries.
-type breaker struct {
-	mu     sync.Mutex
-	failed int
-	until  time.Time
-	trying bool
-}
-
-func (b *breaker) admit(now time.Time) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.failed < trip {
-		return true
-	}
-	if b.trying || now.Before(b.until) {
-		return false
-	}
-	b.trying = true
-	return true
-}
-
-// report tells how a call ended.
-func (b *breaker) report(ok bool, now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.trying = false
-	if ok {
-		b.failed = 0
-		return
-	}
-	if b.failed++; b.failed >= trip {
-		b.until = now.Add(rest)
-	}
-}
-
-// leave ends a call that says nothing about the detector.
-func (b *breaker) leave() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.trying = false
 }

@@ -22,6 +22,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lossless-group/gateway/breaker"
 	"github.com/lossless-group/gateway/fault"
 	"github.com/lossless-group/gateway/retrieval"
 )
@@ -48,7 +49,7 @@ type Config struct {
 // Server is one Chroma server. It is safe for concurrent use.
 type Server struct {
 	cfg     Config
-	breaker breaker
+	breaker breaker.Breaker
 
 	mu      sync.Mutex
 	checked bool
@@ -87,7 +88,7 @@ func New(cfg Config) (*Server, error) {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
-	return &Server{cfg: cfg, known: map[place]collection{}}, nil
+	return &Server{cfg: cfg, known: map[place]collection{}, breaker: breaker.Breaker{Trip: trip, Rest: rest}}, nil
 }
 
 // Client binds the server to one scope, for good. A scope of another server is Invalid.
@@ -142,12 +143,12 @@ func (s *Server) do(ctx context.Context, op, method, path string, in, out any) e
 		}
 		body = bytes.NewReader(raw)
 	}
-	if !s.breaker.admit(s.cfg.Clock()) {
+	if !s.breaker.Admit(s.cfg.Clock()) {
 		return away("chroma_resting", nil)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, s.cfg.URL+"/api/v2"+path, body)
 	if err != nil {
-		s.breaker.leave()
+		s.breaker.Leave()
 		return fault.From(err)
 	}
 	req.Header.Set("Content-Type", "application/json")
@@ -160,15 +161,15 @@ func (s *Server) do(ctx context.Context, op, method, path string, in, out any) e
 		}
 	}
 	if errors.Is(ctx.Err(), context.Canceled) { // says nothing of the server
-		s.breaker.leave()
+		s.breaker.Leave()
 		return fault.Wrap(fault.Canceled, op, "canceled", "The search was cancelled.", err)
 	}
-	s.breaker.report(false, s.cfg.Clock())
+	s.breaker.Report(false, s.cfg.Clock())
 	return away("chroma_unreachable", err)
 }
 
 func (s *Server) read(op string, status int, raw []byte, out any, away func(string, error) error) error {
-	s.breaker.report(status < http.StatusInternalServerError || status == http.StatusNotImplemented, s.cfg.Clock())
+	s.breaker.Report(status < http.StatusInternalServerError || status == http.StatusNotImplemented, s.cfg.Clock())
 	cause := fmt.Errorf("status %d: %.200q", status, raw)
 	switch {
 	case status == http.StatusNotFound:
@@ -302,46 +303,4 @@ func (c *Client) ask(ctx context.Context, op string, name retrieval.Collection, 
 		}
 		c.server.forget(c.scope)
 	}
-}
-
-// breaker lets a server rest that failed several times in a row; then one call tries.
-type breaker struct {
-	mu     sync.Mutex
-	failed int
-	until  time.Time
-	trying bool
-}
-
-func (b *breaker) admit(now time.Time) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.failed < trip {
-		return true
-	}
-	if b.trying || now.Before(b.until) {
-		return false
-	}
-	b.trying = true
-	return true
-}
-
-// report tells how a call ended.
-func (b *breaker) report(ok bool, now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.trying = false
-	if ok {
-		b.failed = 0
-		return
-	}
-	if b.failed++; b.failed >= trip {
-		b.until = now.Add(rest)
-	}
-}
-
-// leave ends a call that says nothing about the server.
-func (b *breaker) leave() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.trying = false
 }
