@@ -114,8 +114,8 @@ func (a *api) billers(next func(echo.Context, asked) error) echo.HandlerFunc {
 			return err
 		}
 		id, err := tenancy.ParseOrgID(c.Param("org"))
-		if err != nil || c.Request().Header.Get("X-Act-As-Org") != "" {
-			return asAdmin(c)
+		if err != nil || c.Request().Header.Get("X-Act-As-Org") != "" || who.Token != nil {
+			return asAdmin(c) // grants are a person's: a token acts in its own organisation, in its role
 		}
 		ok, err := a.Usage.Grants.Granted(c.Request().Context(), who.User, report.Scope{Org: id})
 		if err != nil || !ok {
@@ -157,7 +157,7 @@ func (a *api) finance(writes bool, next func(echo.Context, asked) error) echo.Ha
 			}
 		}
 		ok := false
-		if !writes {
+		if !writes && who.Token == nil {
 			if ok, err = a.Usage.Grants.Granted(ctx, who.User, report.Scope{All: true}); err != nil {
 				return err
 			}

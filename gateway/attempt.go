@@ -59,7 +59,11 @@ var errGone = fault.New(fault.Canceled, "gateway.attempt", "canceled", "The call
 // context of its own, because a caller who leaves must neither cost us the usage nor leave the provider generating for nobody: before the
 // provider has answered it is cancelled at once, after that it is read on within DrainFor and DrainBytes for its usage and then cancelled.
 func (g *Gateway) attempt(ctx context.Context, t *turn, body redaction.Masked, sink Sink) (ans answer, err error) {
-	a := g.newAttempt(t)
+	if t.next == nil {
+		t.next = g.newAttempt(t)
+	}
+	a := *t.next
+	t.next = nil
 	a.InputHint = g.Estimates.Prompt(a.Org, a.Model, body.Bytes())
 	if err := g.Journal.Opened(a); err != nil {
 		g.giveBack(ctx, t)
@@ -130,8 +134,8 @@ func (g *Gateway) attempt(ctx context.Context, t *turn, body redaction.Masked, s
 }
 
 // newAttempt describes the call for the journal before it is made.
-func (g *Gateway) newAttempt(t *turn) billing.Attempt {
-	return billing.Attempt{
+func (g *Gateway) newAttempt(t *turn) *billing.Attempt {
+	return &billing.Attempt{
 		ID: attemptID(t), RunID: t.id, Org: t.tenant.Org.ID, User: t.tenant.User, HomeOrg: t.tenant.HomeOrg,
 		ProjectID: t.req.ProjectID, ThreadID: t.req.ThreadID, Surface: t.req.Surface, Provider: t.route.Provider.Name(),
 		Model: t.route.Model, Requested: t.req.Model, KeySource: string(t.key.Source), KeyID: t.key.KeyID, Step: t.step, Try: t.try,

@@ -27,7 +27,8 @@ func (g *Gateway) afford(ctx context.Context, t *turn, body redaction.Masked) (_
 		return body, undo, nil
 	}
 	var asked, bound billing.Bound
-	ask := billing.Ask{Attempt: g.newAttempt(t), Token: t.tenant.Session, Bound: func() billing.Bound {
+	t.next = g.newAttempt(t) // one moment for the hold and for the event, or a midnight between them would put them into different windows
+	ask := billing.Ask{Attempt: *t.next, Token: t.tenant.Session, Bound: func() billing.Bound {
 		asked, bound = g.bound(t, int64(body.Len()))
 		return bound
 	}}
@@ -69,10 +70,14 @@ func (g *Gateway) bound(t *turn, size int64) (asked, bound billing.Bound) {
 		} else if cap := int64(t.decision.MaxTokens); cap > 0 && (asked.Output == 0 || asked.Output > cap) {
 			asked.Output = cap
 		}
+		bound.Terms = veiled(n.Raw)
 		for _, word := range []string{`"service_tier"`, `"serviceTier"`, `"speed"`, `"inference_geo"`} {
 			bound.Terms = bound.Terms || bytes.Contains(n.Raw, []byte(word))
 		}
-		bound.Searches = searches(n.Raw)
+		var fetches bool
+		if bound.Searches, fetches = providerTools(n.Raw); fetches || len(n.Servers) > 0 { // what they find is put into the prompt and paid for as such
+			bound.Input = max(bound.Input, window, mediaTokens)
+		}
 	}
 	if window > 0 { // a longer prompt is refused by the provider
 		bound.Input = min(bound.Input, window)
@@ -91,54 +96,115 @@ func (g *Gateway) bound(t *turn, size int64) (asked, bound billing.Bound) {
 	return asked, bound
 }
 
-// choices is how many answers the request asks for.
+// manyChoices is the most answers a request can ask for.
+const manyChoices = 128
+
+// choices is how many answers the request asks for; the most there can be when that is in doubt.
 func choices(t *turn) int64 {
 	n := t.req.Native
-	if n == nil || !bytes.Contains(n.Raw, []byte(`"n"`)) && !bytes.Contains(n.Raw, []byte(`andidate`)) {
+	switch {
+	case n == nil:
+		return 1
+	case veiled(n.Raw):
+		return manyChoices
+	case !bytes.Contains(n.Raw, []byte(`"n"`)) && !bytes.Contains(n.Raw, []byte(`andidate`)):
 		return 1
 	}
-	var body struct {
-		N                int64
-		GenerationConfig struct{ CandidateCount int64 }
-		Snake            struct {
-			CandidateCount int64 `json:"candidate_count"`
-		} `json:"generation_config"`
-	}
+	// Members by their exact names, each read by itself: what stands beside them may be of any form.
+	var body, config map[string]json.RawMessage
 	if json.Unmarshal(n.Raw, &body) != nil {
-		return 1 // the provider refuses such a body
+		return manyChoices
 	}
-	return min(max(body.N, body.GenerationConfig.CandidateCount, body.Snake.CandidateCount, 1), 128)
+	most := count(body["n"])
+	for _, name := range []string{"generationConfig", "generation_config"} {
+		if json.Unmarshal(body[name], &config) == nil {
+			most = max(most, count(config["candidateCount"]), count(config["candidate_count"]))
+		}
+	}
+	return most
 }
 
-// searches is how often the provider may search by itself for a request.
-func searches(raw []byte) (n int64) {
-	if !bytes.Contains(raw, []byte("search")) {
-		return 0
+// count reads a number of answers: at least one, the most there can be when it is no number.
+func count(raw json.RawMessage) int64 {
+	if len(raw) == 0 || string(raw) == "null" {
+		return 1
 	}
-	var body struct {
-		Tools []struct {
-			Type         string
-			MaxUses      *int64          `json:"max_uses"`
-			GoogleSearch json.RawMessage `json:"googleSearch"`
-			Snake        json.RawMessage `json:"google_search"`
+	var f float64
+	if json.Unmarshal(raw, &f) != nil {
+		return manyChoices
+	}
+	return int64(min(max(f, 1), manyChoices))
+}
+
+// veiled reports whether a member's name may be spelled with escapes of ASCII characters, so that looking for the name does not find it. Nobody
+// has a reason to, but for passing a budget.
+func veiled(raw []byte) bool {
+	for rest := raw; ; {
+		i := bytes.Index(rest, []byte(`\u00`))
+		if i < 0 {
+			return false
 		}
-		Options json.RawMessage `json:"web_search_options"`
-	}
-	if json.Unmarshal(raw, &body) != nil {
-		return searchesAtAll
-	}
-	if body.Options != nil {
-		n += searchesAtAll
-	}
-	for _, tool := range body.Tools {
-		switch {
-		case strings.HasPrefix(tool.Type, "web_search") && tool.MaxUses != nil:
-			n += min(max(*tool.MaxUses, 0), 1000)
-		case strings.HasPrefix(tool.Type, "web_search"), tool.GoogleSearch != nil, tool.Snake != nil:
-			n += searchesAtAll
+		rest = rest[i+4:]
+		// To the end of the string; a name is followed by a colon.
+		for j := 0; j < len(rest); j++ {
+			if rest[j] == '\\' {
+				j++
+				continue
+			}
+			if rest[j] == '"' {
+				rest = rest[j+1:]
+				break
+			}
+		}
+		if after := bytes.TrimLeft(rest, " \t\r\n"); len(after) > 0 && after[0] == ':' {
+			return true
 		}
 	}
-	return n
+}
+
+// fetching are tools that a provider runs by itself and whose findings it puts into the prompt, by the beginning of their type or their name.
+var fetching = []string{"web_search", "web_fetch", "code_execution", "code_interpreter", "file_search", "tool_search", "mcp", "googleSearch", "google_search", "urlContext", "url_context",
+	"codeExecution", "fileSearch", "googleMaps", "google_maps", "enterpriseWebSearch", "enterprise_web_search"}
+
+// providerTools is how often the provider may search by itself for a request, and whether it runs tools of its own at all. Doubt counts as yes.
+func providerTools(raw []byte) (searches int64, any bool) {
+	if veiled(raw) {
+		return searchesAtAll, true
+	}
+	if !bytes.Contains(raw, []byte(`"tools"`)) && !bytes.Contains(raw, []byte(`"web_search_options"`)) {
+		return 0, false
+	}
+	// By exact names: a struct would also take TOOLS for tools, and so the caller's word for the provider's.
+	var body map[string]json.RawMessage
+	var tools []map[string]json.RawMessage
+	if json.Unmarshal(raw, &body) != nil || len(body["tools"]) > 0 && json.Unmarshal(body["tools"], &tools) != nil {
+		return searchesAtAll, true
+	}
+	if _, asked := body["web_search_options"]; asked {
+		searches, any = searchesAtAll, true
+	}
+	for _, tool := range tools {
+		var kind string
+		_ = json.Unmarshal(tool["type"], &kind) // absent where the tool's name is a member
+		for _, name := range fetching {
+			_, member := tool[name]
+			if !member && !strings.HasPrefix(kind, name) {
+				continue
+			}
+			any = true
+			if !strings.Contains(strings.ToLower(name), "search") || name == "file_search" || name == "fileSearch" || name == "tool_search" {
+				break
+			}
+			var uses *int64
+			if json.Unmarshal(tool["max_uses"], &uses) == nil && uses != nil {
+				searches += min(max(*uses, 0), 1000)
+			} else {
+				searches += searchesAtAll
+			}
+			break
+		}
+	}
+	return searches, any
 }
 
 // limitAnswer makes every body of the turn from now on ask for at most max tokens, until undo.

@@ -107,6 +107,7 @@ type turn struct {
 	tries    int              // attempts of the whole request
 	shown    bool             // the current attempt has shown something to the caller
 	grant    billing.Grant    // what the current attempt holds of budgets
+	next     *billing.Attempt // the attempt it is held for; nil when nothing had to be held
 	permit   billing.Permit   // the turn's place in its plan's limits
 	key      keyring.Choice
 	decision policy.Decision
@@ -137,6 +138,7 @@ type turn struct {
 
 	mustEnd   error          // why a resumed turn can only be declined and ended
 	owner     tenancy.UserID // whose turn it is, when another person's decision resumed it; else empty
+	asker     asker          // in which capacity a resumed turn was begun
 	was       string         // the provider before a pause
 	step      int
 	began     bool // RunStarted was shown

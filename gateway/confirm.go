@@ -57,6 +57,9 @@ func (g *Gateway) StartConfirm(ctx context.Context, who tenancy.Principal, req C
 	if err != nil {
 		return nil, Outcome{}, err
 	}
+	if tn.Token != nil && req.Decision == Accept {
+		return nil, Outcome{}, fault.New(fault.Forbidden, op, "person_required", "A preview takes effect only when a person accepts it. An access token may show and discard it; sign in to accept.")
+	}
 	for {
 		p, err := g.pending(ctx, tn, req)
 		if err != nil {
@@ -141,6 +144,8 @@ func (g *Gateway) confirm(ctx context.Context, t *turn, req ConfirmRequest, p di
 			return out, fault.New(fault.Gone, op, "capability_gone", "The app no longer offers "+p.Capability+", and how it did when this preview was shown is no longer known. Nothing was changed. Ask again.")
 		}
 	}
+	t.asker = run.Asker
+	t.tenant.Token = run.Asker.Token // a run that a token began keeps within its scope
 	if err := g.resume(ctx, t, run, req); err != nil {
 		// Declining must stay possible when money, key, model or policy no longer allow the turn to go on. It then ends with the decision.
 		if req.Decision != Discard || !canOnlyEnd(err) {
@@ -252,7 +257,7 @@ func (g *Gateway) decided(ctx context.Context, t *turn, req ConfirmRequest, c di
 	}
 	began := g.Clock()
 	// The side effect runs on a context the caller cannot cut: accepted is accepted.
-	effect, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	effect, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Timeout+time.Minute) // the gates keep the capability's own time
 	defer cancel()
 	var err error
 	outcome := dispatch.OutcomeDiscarded
@@ -290,7 +295,7 @@ func (g *Gateway) decided(ctx context.Context, t *turn, req ConfirmRequest, c di
 	}
 	if outcome == "" {
 		g.Logger.WarnContext(ctx, "nobody knows whether an accepted preview took effect", "preview", req.PreviewID, "capability", name)
-	} else if ferr := g.Pending.Finish(effect, t.tenant.Org.ID, req.PreviewID, outcome); ferr != nil {
+	} else if ferr := g.finished(ctx, t.tenant.Org.ID, req.PreviewID, outcome); ferr != nil {
 		g.Logger.ErrorContext(ctx, "the outcome of a decision could not be recorded; a repeated click will say that it is unknown", "preview", req.PreviewID, "outcome", outcome, "err", ferr)
 	}
 	t.queue = t.queue[1:]
@@ -304,6 +309,17 @@ func (g *Gateway) decided(ctx context.Context, t *turn, req ConfirmRequest, c di
 		_ = s.emit(Warning{Code: fault.From(t.mustEnd).CodeOrKind(), Message: "The preview was discarded. The model was not told: " + fault.From(t.mustEnd).Public})
 		return nil
 	}
+	if t.owner != "" {
+		if err := g.handBack(ctx, t); err != nil {
+			if !canOnlyEnd(err) {
+				return err
+			}
+			g.answerCalls(t)
+			t.stop, t.status = chat.StopEnd, Completed
+			_ = s.emit(Warning{Code: fault.From(err).CodeOrKind(), Message: "The preview was answered. The model was not told: " + fault.From(err).Public})
+			return nil
+		}
+	}
 	paused, err := g.dispatch(ctx, t, sink)
 	if err != nil {
 		return err
@@ -313,6 +329,31 @@ func (g *Gateway) decided(ctx context.Context, t *turn, req ConfirmRequest, c di
 		return nil
 	}
 	return g.converse(ctx, t, sink)
+}
+
+// handBack goes on with a turn as the person whose it is, once another person answered its preview: that one was asked about one call and lends
+// neither role nor key to those that follow. The person's role is at most that of before the pause and that of who answered.
+func (g *Gateway) handBack(ctx context.Context, t *turn) error {
+	a, role := t.asker, t.asker.Role
+	if !role.AtMost(t.tenant.Role) {
+		role = t.tenant.Role
+	}
+	if a.Role == "" {
+		role = tenancy.Viewer
+	}
+	t.tenant = tenancy.Tenant{Org: t.tenant.Org, User: t.owner, Email: a.Email, Role: role, Method: a.Method, Session: a.Session, ActingFor: a.ActingFor, HomeOrg: a.HomeOrg, Token: a.Token}
+	t.owner = ""
+	if err := g.choose(ctx, t); err != nil {
+		return err
+	}
+	return g.equip(t)
+}
+
+// finished records what became of a decision, on time of its own: the handler may have used up all of its.
+func (g *Gateway) finished(ctx context.Context, org tenancy.OrgID, preview, outcome string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	return g.Pending.Finish(ctx, org, preview, outcome)
 }
 
 // quiet drops events once the caller is gone, for the few steps that must be carried out anyway.

@@ -8,6 +8,7 @@ import (
 	"github.com/lossless-group/gateway/chat"
 	"github.com/lossless-group/gateway/dispatch"
 	"github.com/lossless-group/gateway/fault"
+	"github.com/lossless-group/gateway/tenancy"
 )
 
 // shownOutput is how many bytes of a capability's output a client is shown; the model gets all of it.
@@ -139,6 +140,7 @@ func (g *Gateway) report(t *turn, call toolCall, name string, res dispatch.Resul
 // pausedRun is what a paused run needs to go on. It is stored sealed, bound to its organisation and preview.
 type pausedRun struct {
 	Request  pausedRequest   `json:"request"`
+	Asker    asker           `json:"asker"`
 	History  []chat.Message  `json:"history"`
 	Said     []chat.Message  `json:"said"`
 	Queue    []toolCall      `json:"queue"` // the first is the one that waits
@@ -158,6 +160,21 @@ type pausedRun struct {
 	Provider  string `json:"provider"`
 	KeySource string `json:"keySource"`
 	Revision  string `json:"revision"`
+}
+
+// asker is in which capacity a run was begun: what its rest may do, whoever answers its preview.
+type asker struct {
+	Email     string              `json:"email,omitempty"`
+	Role      tenancy.Role        `json:"role"`
+	Method    string              `json:"method,omitempty"`
+	Session   string              `json:"session,omitempty"`
+	ActingFor bool                `json:"actingFor,omitempty"`
+	HomeOrg   tenancy.OrgID       `json:"homeOrg,omitzero"`
+	Token     *tenancy.TokenScope `json:"token,omitempty"`
+}
+
+func askerOf(t tenancy.Tenant) asker {
+	return asker{t.Email, t.Role, t.Method, t.Session, t.ActingFor, t.HomeOrg, t.Token}
 }
 
 type pausedRequest struct {
@@ -187,7 +204,7 @@ func (g *Gateway) preview(ctx context.Context, t *turn, c dispatch.Capability, h
 	run := pausedRun{
 		Request: pausedRequest{Model: t.req.Model, MaxTokens: t.req.MaxTokens, ProjectID: t.req.ProjectID, ProjectKind: t.req.ProjectKind,
 			ThreadID: t.req.ThreadID, ClientTurnID: t.req.ClientTurnID, Messages: t.req.Messages, Tools: t.req.Tools, Context: t.req.Context, Alignment: t.req.Alignment},
-		History: t.history, Said: t.said, Queue: t.queue, Results: t.results, State: p.State, Map: t.session.Entries(), Step: t.step,
+		Asker: askerOf(t.tenant), History: t.history, Said: t.said, Queue: t.queue, Results: t.results, State: p.State, Map: t.session.Entries(), Step: t.step,
 		Index: t.index, Usage: t.usage, Registry: g.registry(t).Version(), Started: t.started,
 		Provider: t.provider(), KeySource: string(t.key.Source), Revision: t.decision.Revision,
 	}

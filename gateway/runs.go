@@ -436,6 +436,7 @@ func asked(req Request) string {
 			_ = enc.Encode(p.Text)
 		}
 	}
+	_ = enc.Encode([]any{req.Tools, req.Invoke, req.Context}) // Context and Invoke.Input are JSON that was read
 	return hex.EncodeToString(h.Sum(nil))
 }
 

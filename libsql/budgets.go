@@ -722,8 +722,8 @@ func (s *Budgets) Foresee(ctx context.Context, at time.Time) ([]billing.Alert, e
 		a.Org, err = tenancy.ParseOrgID(org)
 		list = append(list, a)
 		return err
-	}, "SELECT "+budgetColumns+", org_id, start_ms, spent FROM budgets JOIN (SELECT budget, max(start_ms) AS start_ms, spent FROM budget_counters GROUP BY budget) ON budget = seq"+
-		" WHERE spent > 0 AND NOT EXISTS (SELECT 1 FROM budget_alerts a WHERE a.budget = seq AND a.start_ms = start_ms AND a.percent = 0)")
+	}, "SELECT "+budgetColumns+", org_id, start_ms, spent FROM budgets JOIN (SELECT budget, max(start_ms) AS start_ms, spent FROM budget_counters GROUP BY budget) n ON n.budget = seq"+
+		" WHERE spent > 0 AND NOT EXISTS (SELECT 1 FROM budget_alerts a WHERE a.budget = seq AND a.start_ms = n.start_ms AND a.percent = 0)")
 	if err != nil || len(list) == 0 {
 		return nil, err
 	}

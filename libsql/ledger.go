@@ -315,7 +315,7 @@ func contentHash(e *billing.Event) (string, error) {
 	}
 	said := []any{eventWords(e), e.ID, e.RunID, e.Step, e.Try, ms(e.StartedAt), ms(e.EndedAt), e.InputHint, e.Usage, e.Delivered, cost}
 	// What events before rate cards did not say is left out where it says nothing new, so that those keep their hash.
-	if m := moneyOf(e); e.Token != "" || e.Capability != "" || e.Resolves || m.list != 0 || e.BYOK() != (e.Billed == 0) || !e.BYOK() && m.billed != 0 || (e.List == nil) != (e.Cost == nil) {
+	if m := moneyOf(e); e.Token != "" || e.Capability != "" || e.Resolves || m.list != 0 || e.BYOK() && e.Billed != 0 || !e.BYOK() && m.billed != 0 || (e.List == nil) != (e.Cost == nil) {
 		said = append(said, e.Token, e.Capability, e.Resolves, m.list, m.billed, e.List == nil)
 	}
 	b, err := json.Marshal(said)

@@ -73,7 +73,7 @@ func (h *Hub) Open(r Run, after int, cancel func(error)) (*Live, bool, error) {
 	if old != nil && !old.isDone() {
 		return old, false, nil
 	}
-	if k, ok := keyOf(r); ok {
+	if k, ok := keyOf(r); ok && after == 0 { // a run that goes on is that run, whatever else its client began under the same id elsewhere
 		if other := h.turns[k]; other != nil && other != old {
 			return other, false, nil
 		}

@@ -358,6 +358,12 @@ func Run(t *testing.T, open func(t *testing.T) billing.BudgetStore) {
 		}
 		book(t, s, "b", "", 60, b)
 		foresee(ninth, 0) // what is spent needs no forecast
+		next := time.Date(2026, 12, 9, 23, 0, 0, 0, time.UTC)
+		bookAt(t, s, "c", "", 40, next, b)
+		if a := foresee(next, 1)[0]; a.Start != time.Date(2026, 11, 30, 23, 0, 0, 0, time.UTC) || a.Spent != 40 {
+			t.Errorf("the next month: %+v", a)
+		}
+		foresee(next.Add(time.Hour), 0)
 	})
 	t.Run("never above the cap", func(t *testing.T) { Rush(t, open(t), 1, 100, 8) })
 }
@@ -575,6 +581,14 @@ func booking(id, hold string, amount billing.Amount, on ...billing.Budget) billi
 func book(t *testing.T, s billing.BudgetStore, id, hold string, amount billing.Amount, on ...billing.Budget) {
 	t.Helper()
 	_, err := s.Book(context.Background(), []billing.Booking{booking(id, hold, amount, on...)}, now)
+	must(t, err)
+}
+
+func bookAt(t *testing.T, s billing.BudgetStore, id, hold string, amount billing.Amount, at time.Time, on ...billing.Budget) {
+	t.Helper()
+	b := booking(id, hold, amount)
+	b.Lines = holdAt("", amount, at, on...).Lines
+	_, err := s.Book(context.Background(), []billing.Booking{b}, at)
 	must(t, err)
 }
 

@@ -128,9 +128,9 @@ func (s *Server) attempt(ctx context.Context, t *Tool, c dispatch.Call, phase st
 	out, err := output(res)
 	switch {
 	case err != nil:
-		return dispatch.Result{}, &loss{err: fault.Wrap(fault.Upstream, op, dispatch.HandlerFailed, "The tool ran and answered something that cannot be read.", err)}
+		return dispatch.Result{}, &loss{sent: true, err: fault.Wrap(fault.Upstream, op, dispatch.HandlerFailed, "The tool ran and answered something that cannot be read.", err)}
 	case len(out) > dispatch.MaxOutput:
-		return dispatch.Result{}, &loss{err: fault.New(fault.TooLarge, op, dispatch.HandlerFailed,
+		return dispatch.Result{}, &loss{sent: true, err: fault.New(fault.TooLarge, op, dispatch.HandlerFailed,
 			fmt.Sprintf("The tool ran and its result is larger than %d KiB; ask for less.", dispatch.MaxOutput>>10))}
 	}
 	return dispatch.Result{Output: out, Failed: res.IsError}, nil
@@ -160,8 +160,12 @@ func (s *Server) explain(ctx, inside context.Context, f *flight, err error) (l *
 		l.again = true
 		return trouble(fault.Unavailable, "The connection to the app's tool server was closed."), true
 	case errors.Is(err, sdk.ErrSessionMissing):
-		// The server does not know the session, so it did nothing.
-		l.sent, l.again = false, true
+		// The SDK says this of every call of a session once any request of it was answered 404. Only the one whose own request was is known to
+		// have done nothing.
+		l.again = true
+		if status == http.StatusNotFound {
+			l.sent = false
+		}
 		return trouble(fault.Upstream, "The app's tool server has lost its session."), true
 	case f.tooLarge.Load():
 		return trouble(fault.TooLarge, fmt.Sprintf("The answer of the app's tool server is larger than %d KiB; ask for less.", s.cfg.MaxRead>>10)), true

@@ -440,8 +440,8 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if f != nil {
-		f.status.Store(int32(res.StatusCode)) //nolint:gosec // three digits
+	if f != nil && r.Method == http.MethodPost { // a stream taken up again says nothing of whether the call arrived
+		f.status.CompareAndSwap(0, int32(res.StatusCode)) //nolint:gosec // three digits
 	}
 	if e := res.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		_ = res.Body.Close()
